@@ -1,0 +1,2 @@
+// Package record reads, checks and builds record batches.
+package record
