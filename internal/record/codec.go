@@ -22,3 +22,29 @@ func (c Codec) String() string {
 	}
 	return codecNames[c]
 }
+
+// CodecOf finds a codec by Kafka's name.
+func CodecOf(name string) (Codec, bool) {
+	for i, n := range codecNames {
+		if n == name {
+			return Codec(i), true
+		}
+	}
+	return None, false
+}
+
+// TimestampType says where a batch's timestamps come from.
+type TimestampType int8
+
+const (
+	CreateTime    TimestampType = iota // set by the producer
+	LogAppendTime                      // set by the broker
+)
+
+// String is Kafka's name, as in message.timestamp.type.
+func (t TimestampType) String() string {
+	if t == LogAppendTime {
+		return "LogAppendTime"
+	}
+	return "CreateTime"
+}
