@@ -1,0 +1,33 @@
+package config
+
+// serverKeys: Keys of the process: threads, metrics, plugins.
+var serverKeys = []Key{
+	{"alter.config.policy.class.name", Class, null, nil, Low, ReadOnly,
+		""},
+	{"background.threads", Int, "10", atLeast(1), High, ClusterWide,
+		""},
+	{"broker.rack", String, null, nil, Medium, ReadOnly,
+		""},
+	{"client.quota.callback.class", Class, null, nil, Low, ReadOnly,
+		""},
+	{"config.providers", List, "", listOf{emptyOK: true}, Low, ClusterWide,
+		""},
+	{"kafka.metrics.polling.interval.secs", Int, "10", atLeast(1), Low, ReadOnly,
+		""},
+	{"kafka.metrics.reporters", List, "", listOf{emptyOK: true}, Low, ReadOnly,
+		""},
+	{"metric.reporters", List, "org.apache.kafka.common.metrics.JmxReporter", listOf{emptyOK: true}, Low, ClusterWide,
+		""},
+	{"metrics.num.samples", Int, "2", atLeast(1), Low, ReadOnly,
+		""},
+	{"metrics.recording.level", String, "INFO", nil, Low, ReadOnly,
+		""},
+	{"metrics.sample.window.ms", Long, "30000", atLeast(1), Low, ReadOnly,
+		""},
+	{"quota.window.num", Int, "11", atLeast(1), Low, ReadOnly,
+		""},
+	{"quota.window.size.seconds", Int, "1", atLeast(1), Low, ReadOnly,
+		""},
+	{"telemetry.max.bytes", Int, "1048576", atLeast(1), Low, ReadOnly,
+		""},
+}
