@@ -33,8 +33,8 @@ func (r Records) Size() int {
 	return len(r.Bytes)
 }
 
-// FilePart is a range of a file within an encoded response: it stands behind the first At bytes of the buffer that was
-// appended to, and behind the parts before it.
+// FilePart is a range of a file within an encoded response: it stands behind the first At bytes of the buffer that the
+// response was appended to, and behind the parts before it.
 type FilePart struct {
 	At      int
 	File    File

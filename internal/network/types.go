@@ -19,10 +19,11 @@ type HandlerFunc func(r *Request)
 // Handle calls f.
 func (f HandlerFunc) Handle(r *Request) { f(r) }
 
-// Response is the body of a reply, which is written after the response header.
+// Response is the body of a reply, which is written after the response header. Messages of kmsg are responses: the network
+// sets the request's version in them and leaves out the tagged fields that it does not have.
 type Response interface {
-	// AppendTo appends the body to dst and returns the longer slice. It is called once, by Reply or later on the goroutine
-	// that writes, which may be another one.
+	// AppendTo appends the body to dst and returns the longer slice. It is called once, after Reply, maybe on another
+	// goroutine, while the request's body is still valid.
 	AppendTo(dst []byte) []byte
 }
 
@@ -30,21 +31,36 @@ type Response interface {
 type PartsResponse interface {
 	Response
 	// AppendParts appends the bytes of the body to dst and, to parts, the file ranges that stand between them. The network
-	// releases each range once, whether it could be sent or not.
+	// releases each range once, whether it could be sent or not, and calls AppendParts even when the connection is gone by
+	// then, to learn what to release.
 	AppendParts(dst []byte, parts []Part) ([]byte, []Part)
 }
 
-// Part is a range of a file within a response.
+// Part is a range of a file within a response: At is the length of dst at the point where it stands.
 type Part = api.FilePart
 
-// Request is one request of a connection, from when its last byte has arrived until its reply has been written.
-type Request struct {
-	api.Header
-	// Conn is the connection that it came by.
-	Conn *Conn
-	// Body is what follows the header. It is valid until Reply, NoReply or Close is called.
-	Body []byte
-	// Received is when the last byte had arrived.
-	Received time.Time
+// Observer is told what happens on the connections. Calls come from many goroutines and must be quick. The network keeps no
+// metrics of its own.
+type Observer interface {
+	// ConnOpened and ConnClosed bracket the life of a connection.
+	ConnOpened(c *Conn)
+	ConnClosed(c *Conn, reason error)
+	// ConnRefused tells of a connection that was closed at once because of a limit.
+	ConnRefused(listener string, reason error)
+	// Served tells of a request whose reply has been written or that needed none.
+	Served(s Sample)
+	// Failed tells of bytes that were no request, or a request that the handler answered by closing.
+	Failed(c *Conn, reason error)
 }
 
+// Sample is what one request cost.
+type Sample struct {
+	Listener      string
+	Key           api.Key
+	Version       int16
+	RequestBytes  int // header and body, without the length prefix
+	ResponseBytes int // with the length prefix; 0 when there was no reply
+	// Handle is the time in the handler, Park from there to Reply (0 when it replied before it returned), Send from Reply
+	// until the bytes were in the socket, which includes waiting for earlier replies.
+	Handle, Park, Send time.Duration
+}
