@@ -11,7 +11,7 @@ import (
 var ErrUnsupported = fmt.Errorf("api key or version not supported: %w", error(ErrUnsupportedVersion))
 
 // DecodeRequest reads the body of a request. It accepts and refuses what Kafka does; on an error Kafka closes the connection.
-// Bytes left over after the body are ignored.
+// Bytes left over after the body are ignored. Fields that the version does not have get Kafka's defaults.
 //
 // Aliasing: []byte fields of the result are slices of body, capped so that appending to one copies it; strings are copies.
 func DecodeRequest(k Key, version int16, body []byte) (kmsg.Request, error) {
@@ -19,15 +19,34 @@ func DecodeRequest(k Key, version int16, body []byte) (kmsg.Request, error) {
 	if !ok || version < min || version > max {
 		return nil, fmt.Errorf("%s v%d: %w", k, version, ErrUnsupported)
 	}
+	if err := checkRequest(k, version, body); err != nil {
+		return nil, fmt.Errorf("%s v%d: %w", k, version, err)
+	}
 	r := kmsg.RequestForKey(int16(k))
 	r.SetVersion(version)
 	if err := r.ReadFrom(body); err != nil {
 		return nil, fmt.Errorf("%s v%d: %w", k, version, err)
 	}
+	setAbsentFields(r, version)
 	return r, nil
 }
 
-// AppendResponse writes the body of a response of the version that is set in it.
-func AppendResponse(dst []byte, r kmsg.Response) []byte {
-	return r.AppendTo(dst)
+// setAbsentFields gives fields that the version does not have Kafka's default where that of kmsg is another.
+func setAbsentFields(r kmsg.Request, version int16) {
+	switch r := r.(type) {
+	case *kmsg.MetadataRequest:
+		if version < 4 {
+			r.AllowAutoTopicCreation = true
+		}
+	case *kmsg.ListOffsetsRequest:
+		if version < 10 {
+			r.TimeoutMillis = 0
+		}
+	case *kmsg.UpdateFeaturesRequest:
+		if version < 1 {
+			for i := range r.FeatureUpdates {
+				r.FeatureUpdates[i].UpgradeType = 1
+			}
+		}
+	}
 }
