@@ -3,6 +3,7 @@ package record
 import (
 	"encoding/binary"
 	"hash/crc32"
+	"io"
 )
 
 // Offsets of the fields of a magic 0 or 1 message, offset and size counted in.
@@ -156,10 +157,10 @@ func (c *decoder) all(codec Codec, src []byte, magic int8) ([]byte, *Error) {
 	for {
 		chunk, err := c.next()
 		out = append(out, chunk...)
+		if err == io.EOF {
+			return out, nil
+		}
 		if err != nil {
-			if c.done {
-				return out, nil
-			}
 			return nil, asError(err)
 		}
 	}

@@ -215,7 +215,7 @@ func (o *ValidateOptions) refuse(faults []fault) *Error {
 	}
 	var first []string
 	for _, r := range e.Records[:min(3, len(e.Records))] {
-		first = append(first, fmt.Sprintf("RecordError(batchIndex=%d, message=\"%s\")", r.Index, r.Message))
+		first = append(first, fmt.Sprintf("RecordError(batchIndex=%d, message='%s')", r.Index, r.Message))
 	}
 	e.Message = fmt.Sprintf("One or more records have been rejected due to %d record errors in total, and only showing the first three errors at most: [%s]",
 		len(e.Records), strings.Join(first, ", "))
