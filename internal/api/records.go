@@ -17,7 +17,7 @@ type Records struct {
 	File File
 	Pos  int64
 	Len  int
-	// Release, when not nil, is told once that the range is not needed any more.
+	// Release, when not nil, is told once that the records, in a file or in memory, are not needed any more.
 	Release Releaser
 }
 
