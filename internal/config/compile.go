@@ -81,13 +81,13 @@ func (c *compiler) network() {
 	c.protocols()
 	var err error
 	if b.Listeners, err = parseListeners(b.Value("listeners").List(), b.ListenerProtocols, true); err != nil {
-		c.bad("listeners", "%v", err)
+		c.bad("listeners", "Error creating broker listeners from '[%s]': %v", strings.Join(b.Value("listeners").List(), ", "), err)
 	}
 	b.ControllerListeners = upper(b.Value("controller.listener.names").List())
 	advertised := b.Listeners
 	if v := b.Value("advertised.listeners"); !v.Null() {
 		if advertised, err = parseListeners(v.List(), b.ListenerProtocols, false); err != nil {
-			c.bad("advertised.listeners", "%v", err)
+			c.bad("advertised.listeners", "Error creating broker listeners from '[%s]': %v", strings.Join(b.Value("advertised.listeners").List(), ", "), err)
 		}
 	}
 	for _, l := range advertised {

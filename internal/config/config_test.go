@@ -123,7 +123,10 @@ func TestParseIsKafkas(t *testing.T) {
 			t.Fatalf("%s has no key %s", l[0], l[1])
 		}
 		want := l[3] + " " + l[4]
-		v, err := k.Parse(l[2])
+		v, err := k.parseOnly(l[2]) // not Parse, which drops duplicates: Kafka's parser does that outside of ConfigDef's types
+		if err == nil && k.Valid != nil {
+			err = k.Valid.check(k.Name, v)
+		}
 		got := "ok " + v.String()
 		if err != nil {
 			got = "bad " + err.Error()

@@ -209,27 +209,40 @@ func (b *Broker) DescribeGroup(own map[string]string, names []string) []Entry {
 		}
 		e := Entry{Name: k.Name, Type: k.Type, Sensitive: k.Sensitive(), Doc: k.Doc, Source: SourceDefault}
 		e.Value = shown(b.groupValue(own, k.Name), e.Sensitive)
-		if set {
-			e.Source = SourceGroup
+		s := groupSynonyms[k.Name]
+		switch {
+		case set:
+			e.Synonyms = []Synonym{{Name: k.Name, Value: e.Value, Source: SourceGroup}}
+		case s == "":
+			e.Synonyms = []Synonym{{Name: k.Name, Value: e.Value, Source: SourceDefault}}
 		}
-		e.Synonyms = []Synonym{{Name: k.Name, Value: e.Value, Source: e.Source}}
-		if s := groupSynonyms[k.Name]; s != "" {
+		if s != "" {
 			e.Synonyms = append(e.Synonyms, b.synonyms(s, []string{s}, e.Sensitive)...)
 		}
+		e.Source = e.Synonyms[0].Source
 		out = append(out, e)
 	}
 	return out
 }
 
-// DescribeClientMetrics describes a client metrics subscription: only what is set, as Kafka does.
+// DescribeClientMetrics describes a client metrics subscription that has these settings.
 func DescribeClientMetrics(own map[string]string, names []string) []Entry {
 	var out []Entry
-	for _, name := range slices.Sorted(maps.Keys(own)) {
-		if !wanted(names, name) {
+	for i := range ClientMetricsKeys.keys {
+		k := &ClientMetricsKeys.keys[i]
+		if !wanted(names, k.Name) {
 			continue
 		}
-		text := own[name]
-		out = append(out, Entry{Name: name, Value: &text, Source: SourceClientMetrics, Type: Unknown})
+		e := Entry{Name: k.Name, Type: k.Type, Doc: k.Doc, Source: SourceDefault}
+		v := k.DefaultValue()
+		if text, ok := own[k.Name]; ok {
+			if parsed, err := k.Parse(text); err == nil {
+				v, e.Source = parsed, SourceClientMetrics
+				e.Synonyms = []Synonym{{Name: k.Name, Value: shown(v, false), Source: e.Source}}
+			}
+		}
+		e.Value = shown(v, false)
+		out = append(out, e)
 	}
 	return out
 }

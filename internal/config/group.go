@@ -2,6 +2,7 @@ package config
 
 import (
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -111,7 +112,7 @@ var groupBounds = []struct{ key, least, most string }{
 func (b *Broker) ValidateGroup(after map[string]string) error {
 	for _, k := range slices.Sorted(maps.Keys(after)) {
 		if GroupKeys.Lookup(k) == nil {
-			return &ConfigError{"Unknown group config name: " + k}
+			return &ConfigError{Text: "Unknown group config name: " + k}
 		}
 	}
 	values := map[string]Value{}
@@ -132,19 +133,34 @@ func (b *Broker) ValidateGroup(after map[string]string) error {
 		return b.groupDefault(key)
 	}
 	for _, g := range groupBounds {
-		v := get(g.key).Int64()
-		if g.least != "" && v < b.Value(g.least).Int64() {
-			return &ConfigError{g.key + " must be greater than or equal to " + g.least}
+		if _, ok := after[g.key]; !ok {
+			continue // the broker's own default was checked when it was set
 		}
-		if g.most != "" && v > b.Value(g.most).Int64() {
-			return &ConfigError{g.key + " must be less than or equal to " + g.most}
+		v := get(g.key).Int64()
+		switch {
+		case g.least != "" && g.most != "":
+			if lo, hi := b.Value(g.least), b.Value(g.most); v < lo.Int64() || v > hi.Int64() {
+				return &ConfigError{Text: g.key + " must be in the range " + lo.String() + " to " + hi.String() + " inclusive."}
+			}
+		case g.least != "" && v < b.Value(g.least).Int64():
+			return &ConfigError{Text: g.key + " must be greater than or equal to " + b.Value(g.least).String()}
+		case g.most != "" && v > b.Value(g.most).Int64():
+			return &ConfigError{Text: g.key + " must be less than or equal to " + b.Value(g.most).String()}
 		}
 	}
 	for _, kind := range []string{"consumer", "share", "streams"} {
 		session, heartbeat := get(kind+".session.timeout.ms").Int64(), get(kind+".heartbeat.interval.ms").Int64()
 		if session <= heartbeat {
-			return &ConfigError{kind + ".session.timeout.ms must be greater than " + kind + ".heartbeat.interval.ms"}
+			return &ConfigError{Text: kind + ".session.timeout.ms must be greater than " + kind + ".heartbeat.interval.ms"}
 		}
+	}
+	if v, ok := values["streams.assignor.name"]; ok {
+		if names := b.Value("group.streams.assignors").List(); !slices.Contains(names, v.Text()) {
+			return &ConfigError{Text: "streams.assignor.name '" + v.Text() + "' is not a registered task assignor. Registered assignors are: [" + strings.Join(names, ", ") + "]."}
+		}
+	}
+	if strings.HasPrefix(values["errors.deadletterqueue.topic.name"].Text(), "__") {
+		return &ConfigError{Text: "errors.deadletterqueue.topic.name: DLQ topic name must not start with '__'"}
 	}
 	return nil
 }
@@ -152,12 +168,12 @@ func (b *Broker) ValidateGroup(after map[string]string) error {
 // ValidateClientMetrics checks the settings of a client metrics subscription (KIP-714).
 func ValidateClientMetrics(name string, after map[string]string) error {
 	if name == "" {
-		return &ConfigError{"Subscription name can't be empty"}
+		return &ConfigError{Text: "Subscription name can't be empty", InvalidRequest: true}
 	}
 	for _, k := range slices.Sorted(maps.Keys(after)) {
 		key := ClientMetricsKeys.Lookup(k)
 		if key == nil {
-			return &ConfigError{"Unknown client metrics configuration: " + k}
+			return &ConfigError{Text: "Unknown client metrics configuration: " + k, InvalidRequest: true}
 		}
 		v, err := key.Parse(after[k])
 		if err != nil {
@@ -166,7 +182,7 @@ func ValidateClientMetrics(name string, after map[string]string) error {
 		switch k {
 		case "interval.ms":
 			if n := v.Int64(); n < 100 || n > 3600000 {
-				return &ConfigError{"Invalid value " + strconv.FormatInt(n, 10) + " for interval.ms, interval must be between 100 and 3600000 (1 hour)"}
+				return &ConfigError{Text: "Invalid value " + strconv.FormatInt(n, 10) + " for interval.ms, interval must be between 100 and 3600000 (1 hour)", InvalidRequest: true}
 			}
 		case "match":
 			if err := validateMatch(v.List()); err != nil {
@@ -182,10 +198,10 @@ var clientMatchKeys = []string{"client_instance_id", "client_id", "client_softwa
 
 func validateMatch(patterns []string) error {
 	for _, p := range patterns {
-		name, _, ok := strings.Cut(p, "=")
-		name = strings.TrimSpace(name)
-		if !ok || !slices.Contains(clientMatchKeys, name) {
-			return &ConfigError{"Illegal client matching pattern: " + p}
+		name, pattern, ok := strings.Cut(p, "=")
+		_, err := regexp.Compile(strings.TrimSpace(pattern))
+		if !ok || err != nil || !slices.Contains(clientMatchKeys, strings.TrimSpace(name)) {
+			return &ConfigError{Text: "Illegal client matching pattern: " + p}
 		}
 	}
 	return nil

@@ -85,7 +85,7 @@ func parseListener(s string, protocols map[string]SecurityProtocol) (Listener, e
 	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
 	p, ok := protocols[name]
 	if !ok {
-		return Listener{}, fmt.Errorf("no security protocol defined for listener %s: add it to listener.security.protocol.map", name)
+		return Listener{}, &ConfigError{Text: "No security protocol defined for listener " + name}
 	}
 	return Listener{Name: name, Protocol: p, Host: host, Port: port}, nil
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -99,7 +100,7 @@ func validateDynamic(m map[string]string, perBroker bool) error {
 			}
 		}
 		if len(bad) > 0 {
-			return &ConfigError{text + ": [" + strings.Join(bad, ", ") + "]"}
+			return &ConfigError{Text: text + ": [" + strings.Join(bad, ", ") + "]"}
 		}
 		return nil
 	}
@@ -147,23 +148,31 @@ func (b *Broker) ValidateDynamic(settings map[string]string, perBroker bool) err
 	}
 	now, problems := compile(next)
 	if len(problems) > 0 {
-		return &ConfigError{problems[0].Text}
+		return &ConfigError{Text: problems[0].toClient()}
 	}
 	return reconfigurable(b, now)
 }
 
 // reconfigurable refuses changes that the running parts of a broker can't make, with Kafka's words.
+//
+// Differs from Kafka: there these texts are wrapped in "Invalid value <class of the exception>: ... for configuration Invalid
+// dynamic configuration".
 func reconfigurable(was, now *Broker) error {
 	for _, k := range []string{"num.io.threads", "num.network.threads", "num.replica.fetchers", "num.recovery.threads.per.data.dir", "background.threads"} {
 		from, to := was.Value(k).Int32(), now.Value(k).Int32()
-		num := func(n int32) string { return Value{set: true, typ: Int, num: int64(n)}.String() }
+		bound := ""
 		switch {
-		case to == from:
 		case to < from/2:
-			return &ConfigError{"Dynamic thread count update validation failed, " + k + " must be at least half the current value " + num(from) + ": " + num(to)}
+			bound = "be at least half"
 		case to > from*2:
-			return &ConfigError{"Dynamic thread count update validation failed, " + k + " must not be more than double the current value " + num(from) + ": " + num(to)}
+			bound = "not be greater than double"
+		default:
+			continue
 		}
+		return &ConfigError{Text: fmt.Sprintf("Dynamic thread count update validation failed for %s=%d, value should %s the current value %d", k, to, bound, from)}
 	}
-	return nil
+	if err := localWithin("log.retention.ms", now.Topic.RetentionMs(), "log.local.retention.ms", now.Topic.LocalRetentionMs); err != nil {
+		return err
+	}
+	return localWithin("log.retention.bytes", now.Topic.RetentionBytes, "log.local.retention.bytes", now.Topic.LocalRetentionBytes)
 }

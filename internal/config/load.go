@@ -13,6 +13,16 @@ type Problem struct {
 	Key     string
 	Text    string
 	Allowed string // the allowed values, or ""
+
+	requirement bool // Kafka shows "requirement failed: " before the text when it refuses a dynamic change
+}
+
+// toClient is the text with which a dynamic change is refused.
+func (p Problem) toClient() string {
+	if p.requirement {
+		return "requirement failed: " + p.Text
+	}
+	return p.Text
 }
 
 // String is one line for people.

@@ -192,9 +192,12 @@ func (b *Broker) TopicWith(own map[string]string) Topic {
 	return compileTopic(func(key string) Value { return b.topicValue(own, key) })
 }
 
-// ConfigError is a setting that is refused although each value by itself is allowed; clients see its text with
-// INVALID_CONFIG.
-type ConfigError struct{ Text string }
+// ConfigError is a setting that is refused although each value by itself is allowed; clients see its text.
+type ConfigError struct {
+	Text string
+	// InvalidRequest says that the client's error is INVALID_REQUEST and not INVALID_CONFIG.
+	InvalidRequest bool
+}
 
 // Error is the text for the client.
 func (e *ConfigError) Error() string { return e.Text }
@@ -206,7 +209,7 @@ func (b *Broker) ValidateTopic(before, after map[string]string) error {
 	names := slices.Sorted(maps.Keys(after))
 	for _, k := range names {
 		if TopicKeys.Lookup(k) == nil {
-			return &ConfigError{"Unknown topic config name: " + k}
+			return &ConfigError{Text: "Unknown topic config name: " + k}
 		}
 	}
 	values := make(map[string]Value, len(names))
@@ -227,13 +230,13 @@ func (b *Broker) ValidateTopic(before, after map[string]string) error {
 		return b.topicDefault(key)
 	}
 	if lo, hi := get("min.compaction.lag.ms"), get("max.compaction.lag.ms"); lo.Int64() > hi.Int64() {
-		return &ConfigError{"conflict topic config setting min.compaction.lag.ms (" + lo.String() + ") > max.compaction.lag.ms (" + hi.String() + ")"}
+		return &ConfigError{Text: "conflict topic config setting min.compaction.lag.ms (" + lo.String() + ") > max.compaction.lag.ms (" + hi.String() + ")"}
 	}
 	if get("remote.storage.enable").Bool() {
 		return b.validateTiered(get)
 	}
 	if strings.EqualFold(before["remote.storage.enable"], "true") && !get("remote.log.delete.on.disable").Bool() {
-		return &ConfigError{"It is invalid to disable remote storage without deleting remote data. " +
+		return &ConfigError{Text: "It is invalid to disable remote storage without deleting remote data. " +
 			"If you want to keep the remote data and turn to read only, please set `remote.storage.enable=true,remote.log.copy.disable=true`. " +
 			"If you want to disable remote storage and delete all remote data, please set `remote.storage.enable=false,remote.log.delete.on.disable=true`."}
 	}
@@ -243,10 +246,10 @@ func (b *Broker) ValidateTopic(before, after map[string]string) error {
 // validateTiered checks the settings of a topic with remote storage.
 func (b *Broker) validateTiered(get func(string) Value) error {
 	if !b.Value("remote.log.storage.system.enable").Bool() {
-		return &ConfigError{"Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log storage."}
+		return &ConfigError{Text: "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log storage."}
 	}
 	if slices.Contains(get("cleanup.policy").List(), "compact") {
-		return &ConfigError{"Remote log storage is unsupported for the compacted topics"}
+		return &ConfigError{Text: "Remote log storage is unsupported for the compacted topics"}
 	}
 	for _, p := range [][2]string{{"retention.bytes", "local.retention.bytes"}, {"retention.ms", "local.retention.ms"}} {
 		if err := localWithin(p[0], get(p[0]).Int64(), p[1], get(p[1]).Int64()); err != nil {
@@ -256,7 +259,7 @@ func (b *Broker) validateTiered(get func(string) Value) error {
 	if get("remote.log.copy.disable").Bool() {
 		for _, k := range []string{"retention.bytes", "retention.ms"} {
 			if local := get("local." + k).Int64(); local != -2 && local != get(k).Int64() {
-				return &ConfigError{"When `remote.log.copy.disable` is set to true, the `local." + k + "` and `" + k +
+				return &ConfigError{Text: "When `remote.log.copy.disable` is set to true, the `local." + k + "` and `" + k +
 					"` must be set to the identical value because there will be no more logs copied to the remote storage."}
 			}
 		}

@@ -19,12 +19,20 @@ func (c *compiler) validate() {
 func (c *compiler) require(ok bool, key, format string, args ...any) {
 	if !ok {
 		c.bad(key, format, args...)
+		c.problems[len(c.problems)-1].requirement = true
+	}
+}
+
+// check is require for what Kafka refuses without a "requirement failed".
+func (c *compiler) check(ok bool, key, format string, args ...any) {
+	if !ok {
+		c.bad(key, format, args...)
 	}
 }
 
 func (c *compiler) validateNumbers() {
 	b := c.b
-	c.require(b.Value("broker.id").Int32() == b.NodeID, "node.id", "You must set `node.id` to the same value as `broker.id`.")
+	c.check(b.Value("broker.id").Int32() == b.NodeID, "node.id", "You must set `node.id` to the same value as `broker.id`.")
 	c.require(b.Topic.SegmentAge >= time.Millisecond, "log.roll.ms", "log.roll.ms must be greater than or equal to 1")
 	c.require(b.Topic.SegmentJitter >= 0, "log.roll.jitter.ms", "log.roll.jitter.ms must be greater than or equal to 0")
 	c.require(b.Topic.Retention != 0, "log.retention.ms", "log.retention.ms must be unlimited (-1) or, greater than or equal to 1")
@@ -41,10 +49,14 @@ func (c *compiler) validateNumbers() {
 	if lo, hi := b.Topic.MinCompactionLag, b.Topic.MaxCompactionLag; lo > hi {
 		c.bad("log.cleaner.min.compaction.lag.ms", "conflict topic config setting log.cleaner.min.compaction.lag.ms (%d) > log.cleaner.max.compaction.lag.ms (%d)", lo.Milliseconds(), hi.Milliseconds())
 	}
+	var missing []string
 	for _, d := range b.CordonedLogDirs {
-		c.require(slices.Contains(b.LogDirs, d) || d == "*", "cordoned.log.dirs",
-			"All entries in cordoned.log.dirs must be present in log.dirs or log.dir. Missing entry: %s", d)
+		if !slices.Contains(b.LogDirs, d) && d != "*" {
+			missing = append(missing, d)
+		}
 	}
+	c.require(len(missing) == 0, "cordoned.log.dirs",
+		"All entries in cordoned.log.dirs must be present in log.dirs or log.dir. Missing entries : %s", strings.Join(missing, ", "))
 	if b.Value("remote.log.storage.system.enable").Bool() {
 		if err := localWithin("log.retention.bytes", b.Topic.RetentionBytes, "log.local.retention.bytes", b.Topic.LocalRetentionBytes); err != nil {
 			c.bad("log.local.retention.bytes", "%v", err)
@@ -62,7 +74,7 @@ func (c *compiler) validateQuorum() {
 		c.require(!slices.Contains(ids, v.ID), "controller.quorum.voters", "voter %d is there twice", v.ID)
 		ids = append(ids, v.ID)
 	}
-	c.require(len(ids) > 0 || len(b.QuorumBootstrapServers) > 0, "controller.quorum.bootstrap.servers",
+	c.check(len(ids) > 0 || len(b.QuorumBootstrapServers) > 0, "controller.quorum.bootstrap.servers",
 		"If using process.roles, either controller.quorum.bootstrap.servers must contain the set of bootstrap controllers or controller.quorum.voters must contain a parseable set of controllers.")
 	voter := slices.Contains(ids, b.NodeID)
 	if b.Roles.Controller {
@@ -139,7 +151,7 @@ func (b *Broker) saslEnabled(listener, mechanism string) bool {
 // validateGroups checks that each bounded group setting of the broker lies within the broker's own bounds.
 func (c *compiler) validateGroups() {
 	b := c.b
-	c.require(slices.ContainsFunc(b.GroupCoordinator.RebalanceProtocols, func(s string) bool { return strings.EqualFold(s, "classic") }),
+	c.check(slices.ContainsFunc(b.GroupCoordinator.RebalanceProtocols, func(s string) bool { return strings.EqualFold(s, "classic") }),
 		"group.coordinator.rebalance.protocols", "Disabling the 'classic' protocol is not supported.")
 	for _, g := range groupBounds {
 		key := groupSynonyms[g.key]
@@ -148,14 +160,14 @@ func (c *compiler) validateGroups() {
 		}
 		v := b.Value(key).Int64()
 		if g.least != "" && g.most != "" {
-			c.require(b.Value(g.most).Int64() >= b.Value(g.least).Int64(), g.most, "%s must be greater than or equal to %s", g.most, g.least)
+			c.check(b.Value(g.most).Int64() >= b.Value(g.least).Int64(), g.most, "%s must be greater than or equal to %s", g.most, g.least)
 		}
-		c.require(g.least == "" || v >= b.Value(g.least).Int64(), key, "%s must be greater than or equal to %s", key, g.least)
-		c.require(g.most == "" || v <= b.Value(g.most).Int64(), key, "%s must be less than or equal to %s", key, g.most)
+		c.check(g.least == "" || v >= b.Value(g.least).Int64(), key, "%s must be greater than or equal to %s", key, g.least)
+		c.check(g.most == "" || v <= b.Value(g.most).Int64(), key, "%s must be less than or equal to %s", key, g.most)
 	}
 	for _, kind := range []string{"consumer", "share", "streams"} {
 		key := "group." + kind + ".heartbeat.interval.ms"
-		c.require(b.Value(key).Int64() < b.Value("group."+kind+".session.timeout.ms").Int64(), key,
+		c.check(b.Value(key).Int64() < b.Value("group."+kind+".session.timeout.ms").Int64(), key,
 			"%s must be less than group.%s.session.timeout.ms", key, kind)
 	}
 }

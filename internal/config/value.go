@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -123,12 +124,14 @@ func (e *ValueError) Error() string {
 	return s
 }
 
-// Parse reads a value of the key from its text and checks it. Errors are *ValueError.
+// Parse reads a value of the key from its text and checks it. Errors are *ValueError. A member that is twice in a list counts
+// once.
 func (k *Key) Parse(text string) (Value, error) {
 	v, err := k.parseOnly(text)
 	if err != nil {
 		return Value{}, err
 	}
+	v.list = distinct(v.list)
 	if k.Valid != nil {
 		if err := k.Valid.check(k.Name, v); err != nil {
 			return Value{}, err
@@ -224,4 +227,13 @@ func parseJavaDouble(s string) (float64, error) {
 		return 0, err
 	}
 	return f, nil
+}
+
+func distinct(list []string) []string {
+	for i, s := range list {
+		if slices.Contains(list[:i], s) {
+			return distinct(slices.Delete(list, i, i+1))
+		}
+	}
+	return list
 }
