@@ -1,0 +1,53 @@
+package group
+
+import (
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// Kind is what protocol a group's members speak.
+type Kind uint8
+
+const (
+	Classic  Kind = iota // JoinGroup and SyncGroup, or no members at all, only offsets
+	Consumer             // KIP-848
+	Share                // KIP-932
+	Streams              // KIP-1071
+)
+
+var kindNames = [...]string{"Classic", "Consumer", "Share", "Streams"}
+
+// String is the name that ListGroups gives it.
+func (k Kind) String() string { return kindNames[k] }
+
+// group is what all kinds of groups can be asked. An asOf is the offset to read timeline state at.
+type group interface {
+	groupID() string
+	kind() Kind
+	// stateAt is the state's name, as ListGroups shows it.
+	stateAt(asOf int64) string
+	// empty says that it has no members.
+	empty() bool
+	// subscribes says whether members read topic, or might.
+	subscribes(topic string) bool
+
+	checkOffsetCommit(c *commitCheck) error
+	checkOffsetFetch(memberID *string, memberEpoch int32, asOf int64) error
+	checkOffsetDelete() error
+	checkDelete() error
+
+	// tombstones appends what removes the group, its offsets apart.
+	tombstones(records []Record) []Record
+	// expiry says from when on the retention of its offsets counts; ok false means that none expires now.
+	expiry() (from func(*offset) int64, ok bool)
+	// list is its entry in ListGroups.
+	list(asOf int64) kmsg.ListGroupsResponseGroup
+}
+
+// commitCheck is who commits an offset.
+type commitCheck struct {
+	memberID      string
+	instanceID    *string
+	generation    int32 // or member epoch
+	transactional bool
+	version       int16
+}
