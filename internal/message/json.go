@@ -21,14 +21,16 @@ func endJSON(dst []byte, closing byte) []byte {
 	return append(dst, closing)
 }
 
-func jsonBool(dst []byte, v bool) []byte      { return strconv.AppendBool(dst, v) }
-func jsonInt8(dst []byte, v int8) []byte      { return strconv.AppendInt(dst, int64(v), 10) }
-func jsonInt16(dst []byte, v int16) []byte    { return strconv.AppendInt(dst, int64(v), 10) }
-func jsonUint16(dst []byte, v uint16) []byte  { return strconv.AppendUint(dst, uint64(v), 10) }
-func jsonInt32(dst []byte, v int32) []byte    { return strconv.AppendInt(dst, int64(v), 10) }
-func jsonUint32(dst []byte, v uint32) []byte  { return strconv.AppendUint(dst, uint64(v), 10) }
-func jsonInt64(dst []byte, v int64) []byte    { return strconv.AppendInt(dst, v, 10) }
-func jsonUuid(dst []byte, v uuid.UUID) []byte { return append(append(append(dst, '"'), v.String()...), '"') }
+func jsonBool(dst []byte, v bool) []byte     { return strconv.AppendBool(dst, v) }
+func jsonInt8(dst []byte, v int8) []byte     { return strconv.AppendInt(dst, int64(v), 10) }
+func jsonInt16(dst []byte, v int16) []byte   { return strconv.AppendInt(dst, int64(v), 10) }
+func jsonUint16(dst []byte, v uint16) []byte { return strconv.AppendUint(dst, uint64(v), 10) }
+func jsonInt32(dst []byte, v int32) []byte   { return strconv.AppendInt(dst, int64(v), 10) }
+func jsonUint32(dst []byte, v uint32) []byte { return strconv.AppendUint(dst, uint64(v), 10) }
+func jsonInt64(dst []byte, v int64) []byte   { return strconv.AppendInt(dst, v, 10) }
+func jsonUuid(dst []byte, v uuid.UUID) []byte {
+	return append(append(append(dst, '"'), v.String()...), '"')
+}
 
 // jsonFloat64 prints a double in Java's form: a fraction always, an exponent from 1e7 up and below 1e-3. The values that
 // JSON has no number for are strings.
