@@ -1,0 +1,208 @@
+package broker
+
+import (
+	"math"
+	"slices"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"gregor/internal/api"
+	"gregor/internal/metadata"
+	"gregor/internal/network"
+	"gregor/internal/uuid"
+)
+
+// noAuthorizedOperations stands for "not asked for" in responses that may list what a client is allowed to do.
+const noAuthorizedOperations int32 = math.MinInt32
+
+// Operations that a client may do on a resource when nothing restricts it, as bits (KIP-430).
+const (
+	allTopicOperations   int32 = 1<<3 | 1<<4 | 1<<5 | 1<<6 | 1<<7 | 1<<8 | 1<<10 | 1<<11
+	allClusterOperations int32 = 1<<5 | 1<<7 | 1<<8 | 1<<9 | 1<<10 | 1<<11 | 1<<12
+)
+
+func (b *Broker) metadata(r *network.Request, q *kmsg.MetadataRequest) kmsg.Response {
+	resp := q.ResponseKind().(*kmsg.MetadataResponse)
+	img, listener := b.image(), r.Conn.Listener()
+	resp.ClusterID = &b.clusterID
+	resp.ControllerID = b.anyAliveBroker(img)
+	resp.AuthorizedOperations = noAuthorizedOperations
+	if q.Version >= 8 && q.Version <= 10 && q.IncludeClusterAuthorizedOperations {
+		resp.AuthorizedOperations = allClusterOperations
+	}
+	for _, id := range img.Cluster.BrokerIDs() {
+		if n, ok := aliveEndpoint(img, id, listener); ok {
+			resp.Brokers = append(resp.Brokers, kmsg.MetadataResponseBroker{NodeID: id, Host: n.Host, Port: int32(n.Port),
+				Rack: img.Cluster.Broker(id).Rack})
+		}
+	}
+	view := topicView{img: img, listener: listener, version: q.Version, operations: noAuthorizedOperations}
+	if q.Version >= 8 && q.IncludeTopicAuthorizedOperations {
+		view.operations = allTopicOperations
+	}
+	switch {
+	case q.Topics == nil || q.Version == 0 && len(q.Topics) == 0:
+		for t := range img.Topics.All() {
+			resp.Topics = append(resp.Topics, view.topic(t))
+		}
+	default:
+		if err := checkMetadataTopics(q); err != nil {
+			resp.Topics = failedTopics(q, err)
+			break
+		}
+		b.requestedTopics(q, &view, resp)
+	}
+	return resp
+}
+
+// checkMetadataTopics refuses what versions before 12 cannot mean: topics by id.
+func checkMetadataTopics(q *kmsg.MetadataRequest) *api.Error {
+	if q.Version >= 12 {
+		return nil
+	}
+	for _, t := range q.Topics {
+		if t.Topic == nil || uuid.UUID(t.TopicID) != uuid.Zero {
+			return api.ErrInvalidRequest
+		}
+	}
+	return nil
+}
+
+func failedTopics(q *kmsg.MetadataRequest, err *api.Error) []kmsg.MetadataResponseTopic {
+	out := make([]kmsg.MetadataResponseTopic, 0, len(q.Topics))
+	for _, t := range q.Topics {
+		name := t.Topic
+		if name == nil {
+			name = kmsg.StringPtr("")
+		}
+		out = append(out, kmsg.MetadataResponseTopic{ErrorCode: err.Code, Topic: name, AuthorizedOperations: noAuthorizedOperations})
+	}
+	return out
+}
+
+// requestedTopics answers for the topics that the request names. When one is named by id, all are: Kafka looks at ids first.
+func (b *Broker) requestedTopics(q *kmsg.MetadataRequest, view *topicView, resp *kmsg.MetadataResponse) {
+	byID := slices.ContainsFunc(q.Topics, func(t kmsg.MetadataRequestTopic) bool { return uuid.UUID(t.TopicID) != uuid.Zero })
+	seen := make(map[string]bool, len(q.Topics))
+	seenID := make(map[uuid.UUID]bool)
+	var unknown []string
+	for _, t := range q.Topics {
+		if byID {
+			id := uuid.UUID(t.TopicID)
+			if id == uuid.Zero || seenID[id] {
+				continue
+			}
+			seenID[id] = true
+			if topic := view.img.Topics.ByID(id); topic != nil {
+				resp.Topics = append(resp.Topics, view.topic(topic))
+			} else {
+				resp.Topics = append(resp.Topics, kmsg.MetadataResponseTopic{ErrorCode: api.ErrUnknownTopicID.Code, TopicID: id,
+					AuthorizedOperations: noAuthorizedOperations})
+			}
+			continue
+		}
+		if t.Topic == nil || seen[*t.Topic] {
+			continue
+		}
+		seen[*t.Topic] = true
+		if topic := view.img.Topics.ByName(*t.Topic); topic != nil {
+			resp.Topics = append(resp.Topics, view.topic(topic))
+		} else {
+			unknown = append(unknown, *t.Topic)
+		}
+	}
+	create := b.config.Current().AutoCreateTopics && (q.AllowAutoTopicCreation || q.Version < 4)
+	for _, name := range unknown {
+		err := api.ErrUnknownTopicOrPartition
+		switch {
+		case checkTopicName(name) != nil:
+			err = api.ErrInvalidTopicException
+		case create:
+			b.creations.create(name)
+		}
+		resp.Topics = append(resp.Topics, kmsg.MetadataResponseTopic{ErrorCode: err.Code, Topic: &name,
+			IsInternal: isInternalTopic(name), AuthorizedOperations: view.operations})
+	}
+}
+
+// topicView turns topics of the image into what one client is told of them.
+type topicView struct {
+	img        *metadata.Image
+	listener   string
+	version    int16
+	operations int32
+}
+
+func (v *topicView) topic(t *metadata.Topic) kmsg.MetadataResponseTopic {
+	out := kmsg.MetadataResponseTopic{Topic: &t.Name, TopicID: t.ID, IsInternal: isInternalTopic(t.Name),
+		AuthorizedOperations: v.operations, Partitions: make([]kmsg.MetadataResponseTopicPartition, 0, t.Len())}
+	for id, p := range t.Partitions() {
+		out.Partitions = append(out.Partitions, v.partition(id, p))
+	}
+	return out
+}
+
+func (v *topicView) partition(id int32, p *metadata.Partition) kmsg.MetadataResponseTopicPartition {
+	out := kmsg.MetadataResponseTopicPartition{Partition: id, Leader: p.Leader, LeaderEpoch: p.LeaderEpoch,
+		Replicas: p.Replicas, ISR: p.ISR, OfflineReplicas: offlineReplicas(v.img, p, v.listener)}
+	if v.version == 0 {
+		// Version 0 cannot say that a replica is offline; it leaves it out and says so in the error.
+		out.Replicas, out.ISR = v.alive(p.Replicas), v.alive(p.ISR)
+	}
+	if _, ok := aliveEndpoint(v.img, p.Leader, v.listener); !ok {
+		out.Leader = metadata.NoLeader
+		out.ErrorCode = api.ErrLeaderNotAvailable.Code
+		if v.version >= 6 && v.img.Cluster.Broker(p.Leader) != nil {
+			out.ErrorCode = api.ErrListenerNotFound.Code
+		}
+	} else if len(out.Replicas) < len(p.Replicas) || len(out.ISR) < len(p.ISR) {
+		out.ErrorCode = api.ErrReplicaNotAvailable.Code
+	}
+	return out
+}
+
+func (v *topicView) alive(ids []int32) []int32 {
+	out := make([]int32, 0, len(ids))
+	for _, id := range ids {
+		if _, ok := aliveEndpoint(v.img, id, v.listener); ok {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// aliveEndpoint is where clients of a listener reach a broker; ok is false when it is fenced or has no such listener.
+func aliveEndpoint(img *metadata.Image, id int32, listener string) (metadata.Endpoint, bool) {
+	b := img.Cluster.Broker(id)
+	if b == nil || b.Fenced {
+		return metadata.Endpoint{}, false
+	}
+	ep, ok := b.Listeners[listener]
+	return ep, ok
+}
+
+// offlineReplicas lists the replicas whose broker is not alive or whose log directory is offline.
+func offlineReplicas(img *metadata.Image, p *metadata.Partition, listener string) []int32 {
+	out := []int32{}
+	for _, id := range p.Replicas {
+		_, alive := aliveEndpoint(img, id, listener)
+		dir, _ := p.Directory(id)
+		if !alive || !img.Cluster.Broker(id).HasOnlineDir(dir) {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// anyAliveBroker is the node that clients are told to be the controller: any broker that is alive, since brokers forward.
+func (b *Broker) anyAliveBroker(img *metadata.Image) int32 {
+	if me := img.Cluster.Broker(b.nodeID); me != nil && !me.Fenced {
+		return b.nodeID
+	}
+	for _, id := range img.Cluster.BrokerIDs() {
+		if !img.Cluster.Broker(id).Fenced {
+			return id
+		}
+	}
+	return -1
+}

@@ -1,0 +1,187 @@
+package broker
+
+import (
+	"errors"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"gregor/internal/api"
+	"gregor/internal/log"
+	"gregor/internal/network"
+	"gregor/internal/replica"
+)
+
+// Replica ids with a meaning in ListOffsets and Fetch.
+const (
+	consumerReplica  int32 = -1
+	debuggingReplica int32 = -2
+)
+
+// unsupportedTimestamp says whether a special timestamp came with a version that does not know it yet.
+func unsupportedTimestamp(ts int64, version int16) bool {
+	switch {
+	case ts >= log.TimestampEarliest:
+		return false
+	case ts == log.TimestampMax:
+		return version < 7
+	case ts == log.TimestampEarliestLocal:
+		return version < 8
+	case ts == log.TimestampLatestTiered:
+		return version < 9
+	case ts == timestampEarliestPendingUpload:
+		return version < 11
+	default:
+		return false
+	}
+}
+
+// timestampEarliestPendingUpload asks for the first offset that is not in tiered storage yet (KIP-1023).
+const timestampEarliestPendingUpload int64 = -6
+
+func (b *Broker) listOffsets(r *network.Request, q *kmsg.ListOffsetsRequest) kmsg.Response {
+	resp := q.ResponseKind().(*kmsg.ListOffsetsResponse)
+	type tp struct {
+		topic     string
+		partition int32
+	}
+	seen := make(map[tp]int)
+	for _, t := range q.Topics {
+		for _, p := range t.Partitions {
+			seen[tp{t.Topic, p.Partition}]++
+		}
+	}
+	kind := replica.Follower
+	switch q.ReplicaID {
+	case consumerReplica:
+		kind = replica.Consumer
+	case debuggingReplica:
+		kind = replica.Debugger
+	}
+	for _, t := range q.Topics {
+		rt := kmsg.ListOffsetsResponseTopic{Topic: t.Topic}
+		for _, p := range t.Partitions {
+			rp := kmsg.ListOffsetsResponseTopicPartition{Partition: p.Partition, Timestamp: -1, Offset: -1, LeaderEpoch: -1}
+			found, err := b.offsetFor(t.Topic, p, kind, q, seen[tp{t.Topic, p.Partition}] > 1)
+			if err != nil {
+				rp.ErrorCode = api.CodeOf(err)
+			} else {
+				rp.Offset, rp.Timestamp, rp.LeaderEpoch = found.Offset, found.Timestamp, found.LeaderEpoch
+			}
+			rt.Partitions = append(rt.Partitions, rp)
+		}
+		resp.Topics = append(resp.Topics, rt)
+	}
+	return resp
+}
+
+func (b *Broker) offsetFor(topic string, p kmsg.ListOffsetsRequestTopicPartition, kind replica.ReaderKind,
+	q *kmsg.ListOffsetsRequest, duplicate bool) (replica.OffsetFound, error) {
+	switch {
+	case duplicate:
+		return replica.OffsetFound{}, api.ErrInvalidRequest
+	case unsupportedTimestamp(p.Timestamp, q.Version):
+		return replica.OffsetFound{}, api.ErrUnsupportedVersion
+	}
+	part, err := b.replicas.Partition(topic, p.Partition)
+	if err != nil {
+		return replica.OffsetFound{}, err
+	}
+	found, err := part.Offset(p.Timestamp, kind, q.IsolationLevel == 1, p.CurrentLeaderEpoch)
+	if errors.Is(err, api.ErrOffsetNotAvailable) && q.Version < 5 {
+		err = api.ErrLeaderNotAvailable
+	}
+	return found, err
+}
+
+func (b *Broker) offsetForLeaderEpoch(r *network.Request, q *kmsg.OffsetForLeaderEpochRequest) kmsg.Response {
+	resp := q.ResponseKind().(*kmsg.OffsetForLeaderEpochResponse)
+	for _, t := range q.Topics {
+		rt := kmsg.OffsetForLeaderEpochResponseTopic{Topic: t.Topic}
+		for _, p := range t.Partitions {
+			rp := kmsg.OffsetForLeaderEpochResponseTopicPartition{Partition: p.Partition, LeaderEpoch: -1, EndOffset: -1}
+			part, err := b.replicas.Partition(t.Topic, p.Partition)
+			if err == nil {
+				var end replica.EpochEnd
+				end, err = part.EndOffsetForEpoch(p.LeaderEpoch, p.CurrentLeaderEpoch)
+				rp.LeaderEpoch, rp.EndOffset = end.Epoch, end.EndOffset
+			}
+			rp.ErrorCode = api.CodeOf(err)
+			rt.Partitions = append(rt.Partitions, rp)
+		}
+		resp.Topics = append(resp.Topics, rt)
+	}
+	return resp
+}
+
+func (b *Broker) deleteRecords(r *network.Request, q *kmsg.DeleteRecordsRequest) kmsg.Response {
+	resp := q.ResponseKind().(*kmsg.DeleteRecordsResponse)
+	for _, t := range q.Topics {
+		rt := kmsg.DeleteRecordsResponseTopic{Topic: t.Topic}
+		for _, p := range t.Partitions {
+			rp := kmsg.DeleteRecordsResponseTopicPartition{Partition: p.Partition, LowWatermark: -1}
+			low, err := b.deleteRecordsOf(t.Topic, p.Partition, p.Offset)
+			if err != nil {
+				rp.ErrorCode = api.CodeOf(err)
+			} else {
+				rp.LowWatermark = low
+			}
+			rt.Partitions = append(rt.Partitions, rp)
+		}
+		resp.Topics = append(resp.Topics, rt)
+	}
+	return resp
+}
+
+func (b *Broker) deleteRecordsOf(topic string, partition int32, offset int64) (int64, error) {
+	if !b.hasPartition(topic, partition) {
+		return -1, api.ErrUnknownTopicOrPartition
+	}
+	if isInternalTopic(topic) {
+		return -1, api.WithMessage(api.ErrInvalidTopicException, "Cannot delete records of internal topic %s", topic)
+	}
+	part, err := b.replicas.Partition(topic, partition)
+	if err != nil {
+		return -1, err
+	}
+	return part.DeleteRecords(offset)
+}
+
+func (b *Broker) describeProducers(r *network.Request, q *kmsg.DescribeProducersRequest) kmsg.Response {
+	resp := q.ResponseKind().(*kmsg.DescribeProducersResponse)
+	for _, t := range q.Topics {
+		rt := kmsg.DescribeProducersResponseTopic{Topic: t.Topic}
+		for _, id := range t.Partitions {
+			rp := kmsg.DescribeProducersResponseTopicPartition{Partition: id}
+			if err := b.producersOf(t.Topic, id, &rp); err != nil {
+				rp.ErrorCode = api.CodeOf(err)
+				rp.ErrorMessage = kmsg.StringPtr(api.MessageOf(err))
+			}
+			rt.Partitions = append(rt.Partitions, rp)
+		}
+		resp.Topics = append(resp.Topics, rt)
+	}
+	return resp
+}
+
+func (b *Broker) producersOf(topic string, partition int32, rp *kmsg.DescribeProducersResponseTopicPartition) error {
+	if err := checkTopicName(topic); err != nil {
+		return err
+	}
+	if b.image().Topics.ByName(topic) == nil {
+		return api.ErrUnknownTopicOrPartition
+	}
+	part, err := b.replicas.Partition(topic, partition)
+	if err != nil {
+		return err
+	}
+	if !part.IsLeader() {
+		return api.ErrNotLeaderOrFollower
+	}
+	for _, s := range part.Log().Producers() {
+		rp.ActiveProducers = append(rp.ActiveProducers, kmsg.DescribeProducersResponseTopicPartitionActiveProducer{
+			ProducerID: s.ProducerID, ProducerEpoch: int32(s.ProducerEpoch), LastSequence: s.LastSequence,
+			LastTimestamp: s.LastTimestamp, CoordinatorEpoch: s.CoordinatorEpoch,
+			CurrentTxnStartOffset: s.CurrentTxnFirstOffset})
+	}
+	return nil
+}

@@ -1,0 +1,279 @@
+package replica
+
+import (
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gregor/internal/api"
+	"gregor/internal/config"
+	"gregor/internal/log"
+	"gregor/internal/metadata"
+	"gregor/internal/uuid"
+)
+
+// sessionEvictAge is after how long an unused fetch session may give way to any other; Kafka's MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS.
+const sessionEvictAge = 2 * time.Minute
+
+// Options make a Manager.
+type Options struct {
+	NodeID int32
+	Logs   *log.Manager
+	Config *config.Live
+	Logger *slog.Logger
+	Rand   *rand.Rand
+	// AssignDirectory is told, while Publish runs, of a replica whose log directory is not the one that the metadata names, so
+	// that the controller can be told (KIP-858). Nil: nobody is told.
+	AssignDirectory func(topicID uuid.UUID, partition int32, dir uuid.UUID)
+}
+
+// Manager owns the partitions of this broker.
+type Manager struct {
+	nodeID   int32
+	logs     *log.Manager
+	config   *config.Live
+	logger   *slog.Logger
+	assign   func(uuid.UUID, int32, uuid.UUID)
+	sessions *FetchSessions
+
+	image  atomic.Pointer[metadata.Image]
+	topics *topicTable
+
+	publishMu sync.Mutex // one Publish, config change or directory failure at a time
+}
+
+// Topic is a topic of which this broker has replicas.
+type Topic struct {
+	name   string
+	id     uuid.UUID
+	config atomic.Pointer[config.Topic]
+	// parts is indexed by partition; nil where this broker has no replica. It is replaced as a whole.
+	parts atomic.Pointer[[]*Partition]
+	// offline lists partitions whose log could not be opened; guarded by Manager.publishMu for writing.
+	offline atomic.Pointer[map[int32]bool]
+}
+
+// Name is the topic's name, ID its id.
+func (t *Topic) Name() string { return t.name }
+
+// ID is the topic's id.
+func (t *Topic) ID() uuid.UUID { return t.id }
+
+// Config is the topic's effective configuration.
+func (t *Topic) Config() *config.Topic { return t.config.Load() }
+
+// Partition is the replica with that number, or nil when this broker has none.
+func (t *Topic) Partition(id int32) *Partition {
+	if t == nil {
+		return nil
+	}
+	if ps := *t.parts.Load(); id >= 0 && int(id) < len(ps) {
+		return ps[id]
+	}
+	return nil
+}
+
+// New makes a manager without partitions; Publish gives it what the metadata says.
+func New(o Options) *Manager {
+	m := &Manager{nodeID: o.NodeID, logs: o.Logs, config: o.Config, logger: o.Logger, assign: o.AssignDirectory,
+		topics:   newTopicTable(),
+		sessions: NewFetchSessions(int(o.Config.Current().FetchSessionSlots), sessionEvictAge, o.Rand)}
+	m.image.Store(metadata.EmptyImage())
+	o.Config.OnChange(func(_, now *config.Broker) { m.reconfigureAll(now) })
+	return m
+}
+
+// Sessions is the cache of fetch sessions.
+func (m *Manager) Sessions() *FetchSessions { return m.sessions }
+
+// Logs are the log directories.
+func (m *Manager) Logs() *log.Manager { return m.logs }
+
+// Topic finds a topic of which this broker has replicas by name; nil when there is none.
+func (m *Manager) Topic(name []byte) *Topic { return m.topics.named(name) }
+
+// TopicByID finds a topic of which this broker has replicas by id; nil when there is none.
+func (m *Manager) TopicByID(id uuid.UUID) *Topic { return m.topics.withID(id) }
+
+// Partition finds a replica by topic name.
+//
+// Errors: UNKNOWN_TOPIC_OR_PARTITION when the metadata has no such partition, NOT_LEADER_OR_FOLLOWER when it has but not on
+// this broker, KAFKA_STORAGE_ERROR when its log directory is offline.
+func (m *Manager) Partition(topic string, id int32) (*Partition, error) {
+	t := m.Topic([]byte(topic))
+	if p := t.Partition(id); p != nil {
+		if err := p.gone.Load(); err != nil {
+			return nil, err
+		}
+		return p, nil
+	}
+	if t != nil && (*t.offline.Load())[id] {
+		return nil, api.ErrKafkaStorageError
+	}
+	if m.image.Load().Topics.Partition(topic, id) != nil {
+		return nil, api.ErrNotLeaderOrFollower
+	}
+	return nil, api.ErrUnknownTopicOrPartition
+}
+
+// All lists the partitions whose logs are online, in no order.
+func (m *Manager) All() []*Partition {
+	var out []*Partition
+	for _, t := range m.topics.all() {
+		for _, p := range *t.parts.Load() {
+			if p != nil && p.gone.Load() == nil {
+				out = append(out, p)
+			}
+		}
+	}
+	return out
+}
+
+// Publish makes the partitions what img says, d being how it came about. It must be called from one goroutine, in order.
+func (m *Manager) Publish(d *metadata.Delta, img *metadata.Image) {
+	m.publishMu.Lock()
+	defer m.publishMu.Unlock()
+	m.image.Store(img)
+	if d.Topics != nil {
+		changes := d.Topics.LocalChanges(m.nodeID)
+		m.remove(changes.Deleted)
+		m.apply(img, changes.Leaders)
+		m.apply(img, changes.Followers)
+	}
+	if d.Configs != nil {
+		for res := range d.Configs.Changed {
+			if res.Type == metadata.TopicResource {
+				m.reconfigure(res.Name, m.config.Current())
+			}
+		}
+	}
+}
+
+// remove drops the replicas, grouped by topic as they come.
+func (m *Manager) remove(gone []metadata.LocalPartition) {
+	for _, lp := range gone {
+		t := m.TopicByID(lp.TopicID)
+		p := t.Partition(lp.Partition)
+		if p == nil {
+			continue
+		}
+		p.drop(api.ErrUnknownTopicOrPartition)
+		parts := slices.Clone(*t.parts.Load())
+		parts[lp.Partition] = nil
+		t.parts.Store(&parts)
+		if !slices.ContainsFunc(parts, func(p *Partition) bool { return p != nil }) {
+			m.topics.remove(t)
+		}
+		if err := m.logs.Delete(p.tp); err != nil {
+			m.logger.Error("delete replica", slog.String("topic", lp.Topic), slog.Int("partition", int(lp.Partition)), slog.Any("err", err))
+		}
+	}
+}
+
+// apply makes the replicas that are not here yet and gives each its role. Changes of one topic are neighbours, so that its
+// table of partitions is copied once.
+func (m *Manager) apply(img *metadata.Image, changed []metadata.LocalPartition) {
+	for len(changed) > 0 {
+		n := 1
+		for n < len(changed) && changed[n].TopicID == changed[0].TopicID {
+			n++
+		}
+		m.applyTopic(img, changed[:n])
+		changed = changed[n:]
+	}
+}
+
+func (m *Manager) applyTopic(img *metadata.Image, changed []metadata.LocalPartition) {
+	name, id := changed[0].Topic, changed[0].TopicID
+	t := m.TopicByID(id)
+	if t == nil {
+		t = &Topic{name: name, id: id}
+		t.parts.Store(&[]*Partition{})
+		t.offline.Store(&map[int32]bool{})
+		cfg := m.config.Current().TopicWith(img.Configs.Topic(name))
+		t.config.Store(&cfg)
+	}
+	parts := slices.Clone(*t.parts.Load())
+	offline := map[int32]bool{}
+	for _, lp := range changed {
+		if int(lp.Partition) >= len(parts) {
+			parts = append(parts, make([]*Partition, int(lp.Partition)+1-len(parts))...)
+		}
+		p := parts[lp.Partition]
+		if p == nil {
+			l, err := m.open(t, lp)
+			if err != nil {
+				m.logger.Error("open replica", slog.String("topic", name), slog.Int("partition", int(lp.Partition)), slog.Any("err", err))
+				offline[lp.Partition] = true
+				continue
+			}
+			p = newPartition(l.TopicPartition(), id, m.nodeID, l)
+			parts[lp.Partition] = p
+		}
+		if err := p.setRole(roleOf(lp.State, m.nodeID)); err != nil {
+			m.logger.Error("change role", slog.String("topic", name), slog.Int("partition", int(lp.Partition)), slog.Any("err", err))
+		}
+	}
+	if len(offline) > 0 {
+		for id := range *t.offline.Load() {
+			offline[id] = true
+		}
+		t.offline.Store(&offline)
+	}
+	t.parts.Store(&parts)
+	m.topics.add(t)
+}
+
+func (m *Manager) open(t *Topic, lp metadata.LocalPartition) (*log.Log, error) {
+	l, err := m.logs.GetOrCreate(log.TopicPartition{Topic: lp.Topic, Partition: lp.Partition}, lp.TopicID, LogConfig(t.Config()))
+	if err != nil {
+		return nil, err
+	}
+	if dir, _ := lp.State.Directory(m.nodeID); m.assign != nil && dir != l.DirID() {
+		m.assign(lp.TopicID, lp.Partition, l.DirID())
+	}
+	return l, nil
+}
+
+func roleOf(p *metadata.Partition, nodeID int32) *role {
+	return &role{leader: p.Leader == nodeID, leaderID: p.Leader, leaderEpoch: p.LeaderEpoch, partitionEpoch: p.PartitionEpoch,
+		replicas: p.Replicas, isr: p.ISR}
+}
+
+// reconfigureAll gives every topic its configuration anew, after the broker's own has changed.
+func (m *Manager) reconfigureAll(now *config.Broker) {
+	m.publishMu.Lock()
+	defer m.publishMu.Unlock()
+	for _, t := range m.topics.all() {
+		m.reconfigure(t.name, now)
+	}
+}
+
+func (m *Manager) reconfigure(topic string, now *config.Broker) {
+	t := m.Topic([]byte(topic))
+	if t == nil {
+		return
+	}
+	cfg := now.TopicWith(m.image.Load().Configs.Topic(topic))
+	t.config.Store(&cfg)
+	m.logs.UpdateConfig(topic, LogConfig(&cfg))
+}
+
+// FailDirectory takes the replicas of a log directory offline, after an I/O error in it.
+func (m *Manager) FailDirectory(dir string) {
+	for _, p := range m.All() {
+		if p.log.Dir() == dir {
+			p.drop(api.ErrKafkaStorageError)
+		}
+	}
+}
+
+// Close fails all who wait. The logs are closed by their own manager.
+func (m *Manager) Close() {
+	for _, p := range m.All() {
+		p.drop(api.ErrNotLeaderOrFollower)
+	}
+}

@@ -1,0 +1,200 @@
+package replica
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gregor/internal/api"
+)
+
+// ackWait is a produce's wait on one partition: done once the high watermark has reached offset.
+type ackWait struct {
+	offset int64
+	op     *AckOp
+	index  int
+}
+
+// ackQueue holds the acks=all waits of a partition in offset order.
+type ackQueue struct {
+	items []ackWait
+	head  int
+}
+
+func (q *ackQueue) push(w ackWait) {
+	q.items = append(q.items, w)
+	// Appends of different connections may get here out of order; they are neighbours at most.
+	for i := len(q.items) - 1; i > q.head && q.items[i-1].offset > q.items[i].offset; i-- {
+		q.items[i-1], q.items[i] = q.items[i], q.items[i-1]
+	}
+}
+
+// popReached moves the waits that hw has reached to dst.
+func (q *ackQueue) popReached(hw int64, dst []ackWait) []ackWait {
+	for q.head < len(q.items) && q.items[q.head].offset <= hw {
+		dst = append(dst, q.items[q.head])
+		q.items[q.head] = ackWait{}
+		q.head++
+	}
+	if q.head == len(q.items) {
+		q.items, q.head = q.items[:0], 0
+	} else if q.head > 64 && q.head > len(q.items)/2 {
+		n := copy(q.items, q.items[q.head:])
+		clear(q.items[n:])
+		q.items, q.head = q.items[:n], 0
+	}
+	return dst
+}
+
+func (q *ackQueue) popAll(dst []ackWait) []ackWait {
+	dst = append(dst, q.items[q.head:]...)
+	clear(q.items)
+	q.items, q.head = q.items[:0], 0
+	return dst
+}
+
+// AckOp is one produce request that waits for the high watermark on some of its partitions. When each is settled, or the
+// timeout is over, done is called once with one error for each index given to Wait (nil: committed; an index never waited
+// for stays nil).
+type AckOp struct {
+	mu      sync.Mutex // guards errs, pending, timer, started, finished
+	errs    []*api.Error
+	pending []bool
+	left    int
+	started bool
+	over    bool
+	timer   *time.Timer
+	done    func(errs []*api.Error)
+}
+
+// NewAckOp makes a wait over n partitions. After all Wait calls, Start must be called.
+func NewAckOp(n int, done func(errs []*api.Error)) *AckOp {
+	return &AckOp{errs: make([]*api.Error, n), pending: make([]bool, n), done: done}
+}
+
+// Wait parks index i of the operation on p until the high watermark reaches offset, which is the offset after the last
+// record.
+func (op *AckOp) Wait(i int, p *Partition, offset int64) {
+	op.mu.Lock()
+	op.pending[i] = true
+	op.left++
+	op.mu.Unlock()
+	if err, parked := p.parkAck(ackWait{offset: offset, op: op, index: i}); !parked {
+		op.settle(i, err)
+	}
+}
+
+// Start arms the timeout; done may be called from within.
+func (op *AckOp) Start(timeout time.Duration) {
+	op.mu.Lock()
+	op.started = true
+	if op.left == 0 {
+		op.finishLocked()
+		return
+	}
+	op.timer = time.AfterFunc(timeout, op.expire)
+	op.mu.Unlock()
+}
+
+func (op *AckOp) settle(i int, err *api.Error) {
+	op.mu.Lock()
+	if op.over || !op.pending[i] {
+		op.mu.Unlock()
+		return
+	}
+	op.pending[i] = false
+	op.errs[i] = err
+	op.left--
+	if op.left > 0 || !op.started {
+		op.mu.Unlock()
+		return
+	}
+	op.finishLocked()
+}
+
+func (op *AckOp) expire() {
+	op.mu.Lock()
+	if op.over {
+		op.mu.Unlock()
+		return
+	}
+	for i, waiting := range op.pending {
+		if waiting {
+			op.errs[i] = api.ErrRequestTimedOut
+		}
+	}
+	op.finishLocked()
+}
+
+// finishLocked unlocks op.mu and calls done.
+func (op *AckOp) finishLocked() {
+	op.over = true
+	if op.timer != nil {
+		op.timer.Stop()
+	}
+	op.mu.Unlock()
+	op.done(op.errs)
+}
+
+// FetchWait is a fetch that found too little and waits for more on all of its partitions. ready is called at most once:
+// when bytes enough may have come, when one of the partitions changed its role, or when the time is over.
+type FetchWait struct {
+	need  atomic.Int64
+	fired atomic.Bool
+	timer *time.Timer
+	nodes []fetchNode
+	ready func()
+}
+
+// fetchNode links a FetchWait into the list of one partition.
+type fetchNode struct {
+	wait      *FetchWait
+	partition *Partition
+	// hw is the high watermark that the fetch saw.
+	hw         int64
+	prev, next *fetchNode
+}
+
+// AwaitFetch parks a fetch on the partitions of parts until about need more bytes have been appended to them, or timeout has
+// passed, and then calls ready: from the goroutine that brought the bytes, from the timer's, or, when something was appended
+// between the read and the parking, from this one.
+func AwaitFetch(parts []FetchPartition, need int64, timeout time.Duration, ready func()) {
+	w := &FetchWait{ready: ready, nodes: make([]fetchNode, len(parts))}
+	w.need.Store(max(need, 1))
+	for i := range parts {
+		w.nodes[i] = fetchNode{wait: w, partition: parts[i].Partition, hw: parts[i].Result.HighWatermark}
+	}
+	// The timer is set going only once the field holds it, since whoever fires reads the field. From the first parking on
+	// the fetch may be over at any moment, and parts another's.
+	w.timer = time.AfterFunc(time.Hour, w.fire)
+	w.timer.Reset(timeout)
+	missed := false
+	for i := range w.nodes {
+		n := &w.nodes[i]
+		if n.partition == nil {
+			continue
+		}
+		n.partition.parkFetch(n)
+		// What was appended between the read and the parking has told nobody.
+		missed = missed || n.partition.changedSince(n.hw)
+	}
+	if missed {
+		w.fire()
+	}
+}
+
+// progress tells the wait of n bytes more, and says whether that settles it.
+func (w *FetchWait) progress(n int64) bool { return w.need.Add(-n) <= 0 }
+
+func (w *FetchWait) fire() {
+	if !w.fired.CompareAndSwap(false, true) {
+		return
+	}
+	w.timer.Stop()
+	for i := range w.nodes {
+		if n := &w.nodes[i]; n.partition != nil {
+			n.partition.unparkFetch(n)
+		}
+	}
+	w.ready()
+}
