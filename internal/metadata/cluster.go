@@ -30,7 +30,8 @@ type Broker struct {
 	InControlledShutdown bool
 	// LogDirs are the ids of the log directories that are online, in rising order.
 	LogDirs []uuid.UUID
-	// CordonedLogDirs are those of them that get no new replicas.
+	// CordonedLogDirs are those of them that get no new replicas. It is nil while the broker has not said which they are; the
+	// records, and so snapshots, tell that apart from none.
 	CordonedLogDirs []uuid.UUID
 	// MigratingZK was set by brokers on their way from ZooKeeper. It has no meaning any more and is kept for the records.
 	MigratingZK bool
@@ -55,7 +56,8 @@ func (b *Broker) Equal(o *Broker) bool {
 	return b.ID == o.ID && b.Epoch == o.Epoch && b.IncarnationID == o.IncarnationID && maps.Equal(b.Listeners, o.Listeners) &&
 		maps.Equal(b.Features, o.Features) && equalString(b.Rack, o.Rack) && b.Fenced == o.Fenced &&
 		b.InControlledShutdown == o.InControlledShutdown && slices.Equal(b.LogDirs, o.LogDirs) &&
-		slices.Equal(b.CordonedLogDirs, o.CordonedLogDirs) && b.MigratingZK == o.MigratingZK
+		slices.Equal(b.CordonedLogDirs, o.CordonedLogDirs) && (b.CordonedLogDirs == nil) == (o.CordonedLogDirs == nil) &&
+		b.MigratingZK == o.MigratingZK
 }
 
 func equalString(a, b *string) bool {
@@ -111,9 +113,6 @@ func (b *Broker) Change(r *message.BrokerRegistrationChangeRecord) (*Broker, err
 }
 
 func sortedDirs(dirs []uuid.UUID) []uuid.UUID {
-	if len(dirs) == 0 {
-		return nil
-	}
 	s := slices.Clone(dirs)
 	slices.SortFunc(s, uuid.UUID.Compare)
 	return s
@@ -140,10 +139,7 @@ func (b *Broker) record(o *WriteOptions) *message.RegisterBrokerRecord {
 	}
 	switch {
 	case o.MetadataVersion.CordonedLogDirs():
-		r.CordonedLogDirs = slices.Concat([]uuid.UUID{}, b.CordonedLogDirs)
-		if r.CordonedLogDirs == nil {
-			r.CordonedLogDirs = []uuid.UUID{}
-		}
+		r.CordonedLogDirs = b.CordonedLogDirs
 	case len(b.CordonedLogDirs) > 0:
 		o.lose("the cordoned log directories of one or more brokers")
 	}
