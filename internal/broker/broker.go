@@ -86,9 +86,6 @@ func New(o Options) *Broker {
 	return b
 }
 
-// Publish makes the broker answer from img. The replica manager must have been given it before.
-func (b *Broker) Publish(_ *metadata.Delta, img *metadata.Image) { b.published.Store(img) }
-
 func (b *Broker) image() *metadata.Image { return b.published.Load() }
 
 // hasPartition says whether the metadata has the partition.
