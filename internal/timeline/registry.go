@@ -63,6 +63,18 @@ func (r *Registry) Has(offset int64) bool {
 	return i < len(r.snapshots) && r.snapshots[i].offset == offset
 }
 
+// Floor returns the offset of the newest snapshot at or below offset, or false if there is none.
+func (r *Registry) Floor(offset int64) (int64, bool) {
+	i := r.search(offset)
+	if i < len(r.snapshots) && r.snapshots[i].offset == offset {
+		return offset, true
+	}
+	if i == 0 {
+		return 0, false
+	}
+	return r.snapshots[i-1].offset, true
+}
+
 // Newest returns the offset of the newest snapshot, or false if there is none.
 func (r *Registry) Newest() (offset int64, ok bool) {
 	if r.newest == nil {

@@ -1,0 +1,233 @@
+package controller
+
+import (
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"gregor/internal/api"
+)
+
+// handle decides on a request.
+func (c *Core) handle(rc *RequestContext, req kmsg.Request) (Result, error) {
+	if op, guarded := clusterOperation(req); guarded && !rc.allowed(op, resourceCluster, clusterName) {
+		return Result{}, api.ErrClusterAuthorizationFailed
+	}
+	switch r := req.(type) {
+	case *kmsg.CreateTopicsRequest:
+		return c.topics.create(rc, r)
+	case *kmsg.DeleteTopicsRequest:
+		return c.topics.delete(rc, r)
+	case *kmsg.CreatePartitionsRequest:
+		return c.topics.createPartitions(rc, r)
+	case *kmsg.IncrementalAlterConfigsRequest:
+		return c.configs.incrementalAlter(rc, r)
+	case *kmsg.AlterConfigsRequest:
+		return c.configs.legacyAlter(rc, r)
+	case *kmsg.AlterClientQuotasRequest:
+		return c.quotas.alter(r)
+	case *kmsg.UpdateFeaturesRequest:
+		return c.features.update(r)
+	case *kmsg.BrokerRegistrationRequest:
+		return c.cluster.register(r)
+	case *kmsg.BrokerHeartbeatRequest:
+		return c.topics.heartbeat(r)
+	case *kmsg.UnregisterBrokerRequest:
+		return c.topics.unregister(r)
+	case *kmsg.AllocateProducerIDsRequest:
+		return c.producerIDs.allocate(r)
+	case *kmsg.ElectLeadersRequest:
+		return c.topics.electLeaders(r)
+	case *kmsg.AlterPartitionRequest:
+		return c.topics.alterPartition(r)
+	case *kmsg.AlterPartitionAssignmentsRequest:
+		return c.topics.alterReassignments(r)
+	case *kmsg.ListPartitionReassignmentsRequest:
+		return c.topics.listReassignments(r)
+	case *kmsg.AssignReplicasToDirsRequest:
+		return c.topics.assignToDirs(r)
+	case *kmsg.ControllerRegistrationRequest:
+		return c.cluster.registerController(r)
+	case *kmsg.UnregisterControllerRequest:
+		return c.cluster.unregisterController(r)
+	case *kmsg.AlterUserSCRAMCredentialsRequest:
+		return c.scram.alter(rc, r)
+	case *kmsg.CreateACLsRequest:
+		return c.acls.create(rc, r)
+	case *kmsg.DeleteACLsRequest:
+		return c.acls.delete(rc, r)
+	case *kmsg.CreateDelegationTokenRequest:
+		return c.tokens.create(rc, r)
+	case *kmsg.RenewDelegationTokenRequest:
+		return c.tokens.renew(rc, r)
+	case *kmsg.ExpireDelegationTokenRequest:
+		return c.tokens.expire(rc, r)
+	}
+	return Result{}, fmt.Errorf("the controller doesn't serve %T: %w", req, error(api.ErrUnsupportedVersion))
+}
+
+// clusterOperation is what one must be allowed to do on the cluster to send a request at all.
+func clusterOperation(req kmsg.Request) (op int8, guarded bool) {
+	switch req.(type) {
+	case *kmsg.BrokerRegistrationRequest, *kmsg.BrokerHeartbeatRequest, *kmsg.AllocateProducerIDsRequest, *kmsg.AlterPartitionRequest,
+		*kmsg.AssignReplicasToDirsRequest, *kmsg.ControllerRegistrationRequest:
+		return opClusterAction, true
+	case *kmsg.UpdateFeaturesRequest, *kmsg.UnregisterBrokerRequest, *kmsg.UnregisterControllerRequest, *kmsg.ElectLeadersRequest,
+		*kmsg.AlterPartitionAssignmentsRequest:
+		return opAlter, true
+	case *kmsg.ListPartitionReassignmentsRequest:
+		return opDescribe, true
+	case *kmsg.AlterClientQuotasRequest:
+		return opAlterConfigs, true
+	}
+	return 0, false
+}
+
+// wire is an error as responses carry it: its code and, where it says more than the code, its text.
+func wire(err error) (code int16, text *string) {
+	if err == nil {
+		return 0, nil
+	}
+	code = api.CodeOf(err)
+	if s := api.MessageOf(err); s != "" && code != api.CodeUnknownServerError {
+		text = &s
+	}
+	return code, text
+}
+
+// errorResponse is the response that says that all of a request failed, in the places where its clients look.
+func errorResponse(req kmsg.Request, err error) kmsg.Response {
+	code, text := wire(err)
+	resp := req.ResponseKind()
+	switch out := resp.(type) {
+	case *kmsg.CreateTopicsResponse:
+		for _, t := range req.(*kmsg.CreateTopicsRequest).Topics {
+			r := kmsg.NewCreateTopicsResponseTopic()
+			r.Topic, r.NumPartitions, r.ReplicationFactor, r.ErrorCode, r.ErrorMessage = t.Topic, -1, -1, code, text
+			r.Configs = []kmsg.CreateTopicsResponseTopicConfig{}
+			out.Topics = append(out.Topics, r)
+		}
+	case *kmsg.DeleteTopicsResponse:
+		in := req.(*kmsg.DeleteTopicsRequest)
+		for i := range in.TopicNames {
+			r := kmsg.NewDeleteTopicsResponseTopic()
+			r.Topic, r.ErrorCode, r.ErrorMessage = &in.TopicNames[i], code, text
+			out.Topics = append(out.Topics, r)
+		}
+		for _, t := range in.Topics {
+			r := kmsg.NewDeleteTopicsResponseTopic()
+			r.Topic, r.TopicID, r.ErrorCode, r.ErrorMessage = t.Topic, t.TopicID, code, text
+			out.Topics = append(out.Topics, r)
+		}
+	case *kmsg.CreatePartitionsResponse:
+		for _, t := range req.(*kmsg.CreatePartitionsRequest).Topics {
+			r := kmsg.NewCreatePartitionsResponseTopic()
+			r.Topic, r.ErrorCode, r.ErrorMessage = t.Topic, code, text
+			out.Topics = append(out.Topics, r)
+		}
+	case *kmsg.IncrementalAlterConfigsResponse:
+		for _, x := range req.(*kmsg.IncrementalAlterConfigsRequest).Resources {
+			r := kmsg.NewIncrementalAlterConfigsResponseResource()
+			r.ResourceType, r.ResourceName, r.ErrorCode, r.ErrorMessage = x.ResourceType, x.ResourceName, code, text
+			out.Resources = append(out.Resources, r)
+		}
+	case *kmsg.AlterConfigsResponse:
+		for _, x := range req.(*kmsg.AlterConfigsRequest).Resources {
+			r := kmsg.NewAlterConfigsResponseResource()
+			r.ResourceType, r.ResourceName, r.ErrorCode, r.ErrorMessage = x.ResourceType, x.ResourceName, code, text
+			out.Resources = append(out.Resources, r)
+		}
+	case *kmsg.AlterClientQuotasResponse:
+		for _, e := range req.(*kmsg.AlterClientQuotasRequest).Entries {
+			r := kmsg.NewAlterClientQuotasResponseEntry()
+			r.ErrorCode, r.ErrorMessage = code, text
+			for _, p := range e.Entity {
+				x := kmsg.NewAlterClientQuotasResponseEntryEntity()
+				x.Type, x.Name = p.Type, p.Name
+				r.Entity = append(r.Entity, x)
+			}
+			out.Entries = append(out.Entries, r)
+		}
+	case *kmsg.ElectLeadersResponse:
+		out.ErrorCode = code
+		for _, t := range req.(*kmsg.ElectLeadersRequest).Topics {
+			r := kmsg.NewElectLeadersResponseTopic()
+			r.Topic = t.Topic
+			for _, i := range t.Partitions {
+				p := kmsg.NewElectLeadersResponseTopicPartition()
+				p.Partition, p.ErrorCode, p.ErrorMessage = i, code, text
+				r.Partitions = append(r.Partitions, p)
+			}
+			out.Topics = append(out.Topics, r)
+		}
+	case *kmsg.AlterPartitionAssignmentsResponse:
+		out.ErrorCode, out.ErrorMessage = code, text
+		for _, t := range req.(*kmsg.AlterPartitionAssignmentsRequest).Topics {
+			r := kmsg.NewAlterPartitionAssignmentsResponseTopic()
+			r.Topic = t.Topic
+			for _, x := range t.Partitions {
+				p := kmsg.NewAlterPartitionAssignmentsResponseTopicPartition()
+				p.Partition, p.ErrorCode, p.ErrorMessage = x.Partition, code, text
+				r.Partitions = append(r.Partitions, p)
+			}
+			out.Topics = append(out.Topics, r)
+		}
+	case *kmsg.AlterUserSCRAMCredentialsResponse:
+		in := req.(*kmsg.AlterUserSCRAMCredentialsRequest)
+		seen := make(map[string]bool)
+		add := func(user string) {
+			if seen[user] {
+				return
+			}
+			seen[user] = true
+			r := kmsg.NewAlterUserSCRAMCredentialsResponseResult()
+			r.User, r.ErrorCode, r.ErrorMessage = user, code, text
+			out.Results = append(out.Results, r)
+		}
+		for _, d := range in.Deletions {
+			add(d.Name)
+		}
+		for _, u := range in.Upsertions {
+			add(u.Name)
+		}
+	case *kmsg.CreateACLsResponse:
+		for range req.(*kmsg.CreateACLsRequest).Creations {
+			r := kmsg.NewCreateACLsResponseResult()
+			r.ErrorCode, r.ErrorMessage = code, text
+			out.Results = append(out.Results, r)
+		}
+	case *kmsg.DeleteACLsResponse:
+		for range req.(*kmsg.DeleteACLsRequest).Filters {
+			r := kmsg.NewDeleteACLsResponseResult()
+			r.ErrorCode, r.ErrorMessage = code, text
+			out.Results = append(out.Results, r)
+		}
+	case *kmsg.ListPartitionReassignmentsResponse:
+		out.ErrorCode, out.ErrorMessage = code, text
+	case *kmsg.UpdateFeaturesResponse:
+		out.ErrorCode, out.ErrorMessage = code, text
+	case *kmsg.UnregisterBrokerResponse:
+		out.ErrorCode, out.ErrorMessage = code, text
+	case *kmsg.ControllerRegistrationResponse:
+		out.ErrorCode, out.ErrorMessage = code, text
+	case *kmsg.UnregisterControllerResponse:
+		out.ErrorCode, out.ErrorMessage = code, text
+	case *kmsg.BrokerRegistrationResponse:
+		out.ErrorCode, out.BrokerEpoch = code, -1
+	case *kmsg.BrokerHeartbeatResponse:
+		out.ErrorCode, out.IsFenced = code, true
+	case *kmsg.AllocateProducerIDsResponse:
+		out.ErrorCode = code
+	case *kmsg.AlterPartitionResponse:
+		out.ErrorCode = code
+	case *kmsg.AssignReplicasToDirsResponse:
+		out.ErrorCode = code
+	case *kmsg.CreateDelegationTokenResponse:
+		out.ErrorCode = code
+	case *kmsg.RenewDelegationTokenResponse:
+		out.ErrorCode = code
+	case *kmsg.ExpireDelegationTokenResponse:
+		out.ErrorCode = code
+	}
+	return resp
+}
