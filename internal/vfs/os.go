@@ -54,6 +54,18 @@ func (osFS) SyncDir(name string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
+func (osFS) SyncAll(name string) error {
+	d, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	err = unix.Syncfs(int(d.Fd()))
+	if err != nil {
+		err = fmt.Errorf("syncfs %s: %w", name, err)
+	}
+	return errors.Join(err, d.Close())
+}
+
 func (osFS) Lock(name string) (io.Closer, error) {
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {

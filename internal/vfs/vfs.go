@@ -34,6 +34,9 @@ type FS interface {
 	Chtimes(name string, mtime time.Time) error
 	// SyncDir makes the entries of a directory (creations, renames, removals) durable.
 	SyncDir(name string) error
+	// SyncAll makes everything durable that was written to the file system that holds name, entries and contents. It is for
+	// many small files at once, where a sync of each would cost more.
+	SyncAll(name string) error
 	// Lock takes Kafka's lock on the file (fcntl, exclusive, whole file), making the file when there is none. It fails at
 	// once with ErrLocked when another process holds it. Closing the result lets go of the lock and leaves the file.
 	Lock(name string) (io.Closer, error)

@@ -1,0 +1,325 @@
+package log
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"sync"
+)
+
+// spillBytes is how much of an index waits in memory before it is written: one page. The tail is lost in a crash; recovery
+// rebuilds it from the log, which has to be read there anyway.
+const spillBytes = 4096
+
+// entryFile is an append-only file of entries of one width: the offset index and the time index. The first entries are on
+// disk and the last ones in memory until spill, which happens by itself when there are many, and at a roll, flush or close.
+//
+// It is safe for concurrent use.
+type entryFile struct {
+	width int
+
+	mu     sync.Mutex // guards below; held across reads and writes of the index file, which are small
+	file   cachedFile
+	disk   int    // entries on disk; -1 until it is looked up
+	tail   []byte // entries after those
+	exists bool   // there is a file
+	last   []byte // the last entry, kept for comparing
+}
+
+// env is what the parts of one log share to find and open their files.
+type env struct {
+	files *fileCache
+	name  fileName
+}
+
+func (e env) path() string { return e.name.path() }
+
+// openLocked finds out how many entries there are. A size that is no multiple of the width is cut in thought: the rest is
+// overwritten by the next spill.
+func (x *entryFile) openLocked(e env) error {
+	if x.disk >= 0 {
+		return nil
+	}
+	st, err := e.files.fs.Stat(e.path())
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		x.disk, x.exists = 0, false
+		return nil
+	case err != nil:
+		return err
+	}
+	x.exists = true
+	x.disk = int(st.Size()) / x.width
+	return nil
+}
+
+func (x *entryFile) countLocked() int { return x.disk + len(x.tail)/x.width }
+
+// count is the number of entries.
+func (x *entryFile) count(e env) (int, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if err := x.openLocked(e); err != nil {
+		return 0, err
+	}
+	return x.countLocked(), nil
+}
+
+// readLocked copies entries [from, to) into a buffer.
+func (x *entryFile) readLocked(e env, from, to int) ([]byte, error) {
+	out := make([]byte, (to-from)*x.width)
+	at := out
+	if from < x.disk {
+		n := min(to, x.disk) - from
+		f, err := x.file.acquire(e.files, e.name)
+		if err != nil {
+			return nil, err
+		}
+		got, err := f.ReadAt(at[:n*x.width], int64(from)*int64(x.width))
+		x.file.release(e.files)
+		if got < n*x.width {
+			if err == nil || err == io.EOF {
+				err = io.ErrUnexpectedEOF
+			}
+			return nil, fmt.Errorf("read %s entries %d to %d: %w", e.path(), from, to, err)
+		}
+		at, from = at[n*x.width:], from+n
+	}
+	if from < to {
+		copy(at, x.tail[(from-x.disk)*x.width:(to-x.disk)*x.width])
+	}
+	return out, nil
+}
+
+// lastEntry is the last entry, nil when there is none. The result must not be changed.
+func (x *entryFile) lastEntry(e env) ([]byte, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.lastLocked(e)
+}
+
+func (x *entryFile) lastLocked(e env) ([]byte, error) {
+	if err := x.openLocked(e); err != nil {
+		return nil, err
+	}
+	n := x.countLocked()
+	if n == 0 {
+		return nil, nil
+	}
+	if x.last == nil {
+		b, err := x.readLocked(e, n-1, n)
+		if err != nil {
+			return nil, err
+		}
+		x.last = b
+	}
+	return x.last, nil
+}
+
+// search returns the last entry for which le holds (entries for which it holds come first) and the one behind it; nil where
+// there is none.
+func (x *entryFile) search(e env, le func(entry []byte) bool) (floor, next []byte, err error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if err := x.openLocked(e); err != nil {
+		return nil, nil, err
+	}
+	lo, hi := 0, x.countLocked() // le holds below lo, not from hi on
+	const window = 256           // few enough entries to read them at once
+	for hi-lo > window {
+		mid := lo + (hi-lo)/2
+		b, err := x.readLocked(e, mid, mid+1)
+		if err != nil {
+			return nil, nil, err
+		}
+		if le(b) {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	from, to := max(lo-1, 0), min(hi+1, x.countLocked())
+	b, err := x.readLocked(e, from, to)
+	if err != nil {
+		return nil, nil, err
+	}
+	for ; len(b) > 0; b = b[x.width:] {
+		if !le(b[:x.width]) {
+			return floor, b[:x.width], nil
+		}
+		floor = b[:x.width]
+	}
+	return floor, nil, nil
+}
+
+// append adds an entry in memory and spills when there are enough.
+func (x *entryFile) append(e env, entry []byte) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if err := x.openLocked(e); err != nil {
+		return err
+	}
+	x.tail = append(x.tail, entry...)
+	x.last = append(x.last[:0:0], entry...)
+	if len(x.tail) >= spillBytes {
+		return x.spillLocked(e)
+	}
+	return nil
+}
+
+// spill writes the tail and makes the file exist.
+func (x *entryFile) spill(e env) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if err := x.openLocked(e); err != nil {
+		return err
+	}
+	return x.spillLocked(e)
+}
+
+func (x *entryFile) spillLocked(e env) error {
+	if !x.exists {
+		if err := x.file.create(e.files, e.path()); err != nil {
+			return err
+		}
+		x.exists, x.disk = true, 0
+	}
+	if len(x.tail) == 0 {
+		return nil
+	}
+	f, err := x.file.acquire(e.files, e.name)
+	if err != nil {
+		return err
+	}
+	defer x.file.release(e.files)
+	if _, err := f.WriteAt(x.tail, int64(x.disk)*int64(x.width)); err != nil {
+		return fmt.Errorf("write %s: %w", e.path(), err)
+	}
+	x.disk += len(x.tail) / x.width
+	x.tail = x.tail[:0]
+	return nil
+}
+
+// trim spills and makes the file exactly as long as its entries.
+func (x *entryFile) trim(e env) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if err := x.openLocked(e); err != nil {
+		return err
+	}
+	if err := x.spillLocked(e); err != nil {
+		return err
+	}
+	return x.resizeLocked(e)
+}
+
+// resizeLocked cuts the file to its entries; the tail is empty.
+func (x *entryFile) resizeLocked(e env) error {
+	f, err := x.file.acquire(e.files, e.name)
+	if err != nil {
+		return err
+	}
+	defer x.file.release(e.files)
+	size, err := f.Size()
+	if err != nil {
+		return err
+	}
+	if want := int64(x.disk) * int64(x.width); size != want {
+		return f.Truncate(want)
+	}
+	return nil
+}
+
+// truncateEntries keeps the first n entries. A file that exists is cut too, so that nothing stale can be taken for an entry.
+func (x *entryFile) truncateEntries(e env, n int) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if err := x.openLocked(e); err != nil {
+		return err
+	}
+	if n > x.countLocked() {
+		return fmt.Errorf("truncate %s to %d entries of %d", e.path(), n, x.countLocked())
+	}
+	x.last = nil
+	if n >= x.disk {
+		x.tail = x.tail[:(n-x.disk)*x.width]
+	} else {
+		x.tail = x.tail[:0]
+		x.disk = n
+	}
+	if !x.exists {
+		return nil
+	}
+	return x.resizeLocked(e)
+}
+
+// truncateWhere drops the entries from the first on for which keep does not hold.
+func (x *entryFile) truncateWhere(e env, keep func(entry []byte) bool) error {
+	x.mu.Lock()
+	if err := x.openLocked(e); err != nil {
+		x.mu.Unlock()
+		return err
+	}
+	n := x.countLocked()
+	b, err := x.readLocked(e, 0, n)
+	x.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	for i := range n {
+		if !keep(b[i*x.width : (i+1)*x.width]) {
+			n = i
+			break
+		}
+	}
+	return x.truncateEntries(e, n)
+}
+
+// sync spills and makes the file durable. Lookups and appends go on meanwhile.
+func (x *entryFile) sync(e env) error {
+	if err := x.spill(e); err != nil {
+		return err
+	}
+	f, err := x.file.acquire(e.files, e.name)
+	if err != nil {
+		return err
+	}
+	defer x.file.release(e.files)
+	return f.Sync()
+}
+
+// entries returns all entries.
+func (x *entryFile) entries(e env) ([]byte, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if err := x.openLocked(e); err != nil {
+		return nil, err
+	}
+	return x.readLocked(e, 0, x.countLocked())
+}
+
+// replace sets the entries to those given, in memory and, when there is a file, on disk.
+func (x *entryFile) replace(e env, all []byte) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if err := x.openLocked(e); err != nil {
+		return err
+	}
+	x.last = nil
+	x.disk, x.tail = 0, slices.Clone(all)
+	if !x.exists {
+		return nil
+	}
+	if err := x.resizeLocked(e); err != nil {
+		return err
+	}
+	if len(x.tail) >= spillBytes {
+		return x.spillLocked(e)
+	}
+	return nil
+}
+
+// close lets go of the file; with forget for good.
+func (x *entryFile) close(fc *fileCache, forget bool) { x.file.close(fc, forget) }

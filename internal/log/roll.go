@@ -1,0 +1,303 @@
+package log
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+)
+
+// rollFor rolls the active segment if the batches to come, n bytes up to offset last with largest timestamp maxTs, don't belong
+// into it. mu is held.
+func (l *Log) rollFor(n, first, last, maxTs int64, cfg *Config) error {
+	seg := l.active()
+	size := seg.size.Load()
+	due := size > int64(cfg.SegmentBytes)-n
+	if !due && size > 0 {
+		waited, err := l.waited(seg, maxTs)
+		if err != nil {
+			return l.ioError("read", err)
+		}
+		due = waited > maxSegmentMs(cfg)-seg.jitter
+	}
+	if !due {
+		full, err := l.indexFull(seg, cfg)
+		if err != nil {
+			return l.ioError("read an index of", err)
+		}
+		due = full
+	}
+	if rel := last - seg.base; !due && (rel < 0 || rel > math.MaxInt32) {
+		due = true
+	}
+	if !due {
+		return nil
+	}
+	l.marks.Lock()
+	base := max(l.end.offset, first)
+	l.marks.Unlock()
+	return l.roll(base)
+}
+
+// maxSegmentMs is the age at which a segment is rolled: a compacted topic's records must leave the active segment in time to
+// be compacted within max.compaction.lag.ms.
+func maxSegmentMs(cfg *Config) int64 {
+	age := cfg.SegmentAge
+	if cfg.CleanupCompact && cfg.MaxCompactionLag > 0 {
+		age = min(age, cfg.MaxCompactionLag)
+	}
+	return boundMs(age)
+}
+
+// waited is how long the segment has been filled, in record time where there is one.
+func (l *Log) waited(seg *segment, maxTs int64) (int64, error) {
+	first, err := seg.firstTimestamp(l.e.files)
+	if err != nil {
+		return 0, err
+	}
+	if first >= 0 {
+		return maxTs - first, nil
+	}
+	return l.e.nowMs() - seg.created, nil
+}
+
+func (l *Log) indexFull(seg *segment, cfg *Config) (bool, error) {
+	n, err := seg.index.count(seg.indexEnv(l.e.files))
+	if err != nil {
+		return false, err
+	}
+	t, err := seg.times.count(seg.timesEnv(l.e.files))
+	if err != nil {
+		return false, err
+	}
+	// One time entry is kept for closing the segment.
+	return n >= int(cfg.IndexBytes)/indexEntrySize || t >= int(cfg.IndexBytes)/timeEntrySize-1, nil
+}
+
+// roll makes a new active segment that begins at base. The old one's indexes are closed and the producers' state at base is
+// written; making all that durable is left to the background. mu is held.
+func (l *Log) roll(base int64) error {
+	segs := l.segs()
+	old := segs[len(segs)-1]
+	if base == old.base {
+		if old.size.Load() == 0 {
+			return nil // nothing was ever written to it
+		}
+		return &storageError{fmt.Errorf("roll %s: a segment with base %d exists", l.tp, base)}
+	}
+	if base < old.base {
+		return &storageError{fmt.Errorf("roll %s to base %d below that of the active segment, %d", l.tp, base, old.base)}
+	}
+	if err := old.seal(l.e.files); err != nil {
+		return l.ioError("close a segment of", err)
+	}
+	if err := l.writeSnapshot(base, syncNone); err != nil {
+		return l.ioError("write a producer snapshot of", err)
+	}
+	seg, err := l.createSegment(base)
+	if err != nil {
+		return l.ioError("make a segment of", err)
+	}
+	next := append(segs[:len(segs):len(segs)], seg)
+	l.segments.Store(&next)
+	l.marks.Lock()
+	if l.end.offset == base || l.end.pos == 0 {
+		l.end.seg, l.end.pos = seg, 0
+	}
+	l.marks.Unlock()
+	l.e.logger.Debug("segment rolled", "partition", l.tp.String(), "offset", base)
+	if l.parent != nil && !l.meta {
+		l.parent.flushLater(l)
+	}
+	return nil
+}
+
+// createSegment makes the empty files of a segment, removing what bears its name.
+func (l *Log) createSegment(base int64) (*segment, error) {
+	seg := newSegment(&l.dir, base)
+	for _, suffix := range []string{suffixIndex, suffixTimeIndex, suffixTxnIndex} {
+		if err := removeIfExists(l.e.fs, seg.name(suffix).path()); err != nil {
+			return nil, err
+		}
+	}
+	if err := seg.log.create(l.e.files, seg.name(suffixLog).path()); err != nil {
+		return nil, err
+	}
+	l.fresh(seg)
+	return seg, nil
+}
+
+// fresh sets a new segment's fields.
+func (l *Log) fresh(seg *segment) {
+	seg.size.Store(0)
+	seg.index.disk, seg.times.disk = 0, 0
+	seg.checked.Store(true)
+	seg.tsKnown = true
+	seg.created = l.e.nowMs()
+	seg.jitter = l.e.jitter(min(l.cfg.Load().SegmentJitter, l.cfg.Load().SegmentAge))
+}
+
+// writeSnapshot writes the producers' state as of offset, unless there is such a snapshot already. mu is held.
+func (l *Log) writeSnapshot(offset int64, d durability) error {
+	i, ok := slices.BinarySearch(l.snapshots, offset)
+	if ok {
+		return nil
+	}
+	if err := replaceFile(l.e.fs, l.snapshotPath(offset), encodeSnapshot(l.prod.entries), d); err != nil {
+		return err
+	}
+	l.snapshots = slices.Insert(l.snapshots, i, offset)
+	return nil
+}
+
+func (l *Log) snapshotPath(offset int64) string { return l.file(offsetName(offset) + suffixSnapshot) }
+
+// dropSnapshots removes the snapshots for which drop holds, at once or, with a delay, by way of .deleted. mu is held.
+func (l *Log) dropSnapshots(delay time.Duration, drop func(offset int64) bool) error {
+	kept := l.snapshots[:0:0]
+	var first error
+	for _, o := range l.snapshots {
+		if !drop(o) {
+			kept = append(kept, o)
+			continue
+		}
+		if err := l.discard(l.snapshotPath(o), delay); err != nil && first == nil {
+			first = err
+		}
+	}
+	l.snapshots = kept
+	return first
+}
+
+// discard removes a file, or renames it to .deleted and removes it after the delay.
+func (l *Log) discard(name string, delay time.Duration) error {
+	if delay <= 0 || l.e.unlinkAfter == nil {
+		return removeIfExists(l.e.fs, name)
+	}
+	if err := l.e.fs.Rename(name, name+suffixDeleted); err != nil {
+		return ignoreMissing(err)
+	}
+	l.e.unlinkAfter(name+suffixDeleted, delay)
+	return nil
+}
+
+// flushDue says whether flush.messages asks for a sync. mu is held.
+func (l *Log) flushDue(cfg *Config) bool {
+	if cfg.FlushMessages <= 0 || cfg.FlushMessages == math.MaxInt64 {
+		return false
+	}
+	l.marks.Lock()
+	defer l.marks.Unlock()
+	return l.end.offset-l.recovery >= cfg.FlushMessages
+}
+
+// Flush makes everything durable that was appended before the call and moves the recovery point up to it.
+func (l *Log) Flush() error { return l.flushTo(maxOffset, false) }
+
+const maxOffset = math.MaxInt64
+
+// flushTo makes everything below min(upTo, log end offset) durable. Old segments are synced with their indexes; the active one's
+// indexes only with all, for recovery doesn't count on them.
+//
+// One flush runs at a time and appends go on meanwhile; a truncation under way makes it keep the recovery point where it was.
+func (l *Log) flushTo(upTo int64, all bool) error {
+	l.flushing.Lock()
+	defer l.flushing.Unlock()
+	l.mu.Lock()
+	if err := l.usable(); err != nil {
+		l.mu.Unlock()
+		return err
+	}
+	if l.cutTo >= 0 {
+		if err := l.repairTail(); err != nil {
+			l.mu.Unlock()
+			return err
+		}
+	}
+	l.marks.Lock()
+	target := min(upTo, l.end.offset)
+	l.marks.Unlock()
+	if target <= l.recovery && l.dirSynced {
+		l.lastFlush = l.e.clock.Now()
+		l.mu.Unlock()
+		return nil
+	}
+	segs := l.segs()
+	from := max(segmentAt(segs, l.recovery), 0)
+	to := len(segs)
+	for to > from+1 && segs[to-1].base >= target && upTo != maxOffset {
+		to--
+	}
+	// A snapshot's sync matters before the recovery point passes it.
+	var snaps []int64
+	for _, o := range l.snapshots {
+		if o > l.recovery && o <= target {
+			snaps = append(snaps, o)
+		}
+	}
+	truncated := l.truncated
+	crossing := to-from > 1 || !l.dirSynced
+	l.mu.Unlock()
+
+	err := func() error {
+		if err := l.syncIdentity(); err != nil {
+			return err
+		}
+		for _, o := range snaps {
+			if err := ignoreMissing(syncPath(l.e.fs, l.snapshotPath(o))); err != nil {
+				return err
+			}
+		}
+		for i, s := range segs[from:to] {
+			if err := s.sync(l.e.files, all || from+i < len(segs)-1); err != nil {
+				return err
+			}
+		}
+		if err := l.epochs.flush(l.e.fs, l.file(epochFile), syncFile); err != nil {
+			return err
+		}
+		if crossing || all {
+			return l.e.fs.SyncDir(l.dir.get())
+		}
+		return nil
+	}()
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil {
+		if l.truncated != truncated {
+			return nil // segments were cut away under the flush
+		}
+		return l.ioError("flush", err)
+	}
+	l.dirSynced = true
+	l.lastFlush = l.e.clock.Now()
+	if l.truncated == truncated && target > l.recovery {
+		l.recovery = target
+		if l.parent != nil {
+			l.parent.recoveryDirty.Store(true)
+		}
+	}
+	return nil
+}
+
+// syncIdentity makes the directory's own entry and partition.metadata durable, once.
+func (l *Log) syncIdentity() error {
+	l.mu.Lock()
+	dirty, done := l.metaDirty, l.dirSynced
+	id := l.TopicID()
+	l.metaDirty = false
+	l.mu.Unlock()
+	if dirty {
+		if err := writePartitionMetadata(l.e.fs, l.dir.get(), id, syncFile); err != nil {
+			l.mu.Lock()
+			l.metaDirty = true
+			l.mu.Unlock()
+			return err
+		}
+	}
+	if done {
+		return nil
+	}
+	return l.e.fs.SyncDir(parentDir(l.dir.get()))
+}

@@ -1,0 +1,258 @@
+package log
+
+import (
+	"fmt"
+)
+
+// TruncateTo cuts the log so that its end is at most offset: what a follower does that has what its leader doesn't. A batch that
+// holds the offset goes whole, so the log may end before it.
+func (l *Log) TruncateTo(offset int64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.usable(); err != nil {
+		return err
+	}
+	if offset < 0 {
+		return fmt.Errorf("truncate %s to negative offset %d", l.tp, offset)
+	}
+	if err := l.repairTail(); err != nil {
+		return err
+	}
+	l.marks.Lock()
+	end, start := l.end.offset, l.start
+	l.marks.Unlock()
+	if offset >= end {
+		// Epochs that were assigned and never written in may still lie beyond.
+		l.epochs.truncateFromEnd(max(offset, end))
+		return nil
+	}
+	l.e.logger.Info("log truncated", "partition", l.tp.String(), "offset", offset, "log_end_offset", end)
+	if offset < l.segs()[0].base || offset < start {
+		return l.ioError("truncate", l.restart(max(offset, 0), 0))
+	}
+	return l.ioError("truncate", l.truncate(offset))
+}
+
+// truncate cuts at offset, which lies within the log. mu is held.
+func (l *Log) truncate(offset int64) error {
+	fc := l.e.files
+	l.shape.Lock()
+	segs := l.segs()
+	n := segmentAt(segs, offset) + 1
+	later := segs[n:]
+	segs = segs[:n:n]
+	seg := segs[n-1]
+	l.truncated++
+	l.touched = true
+	err := func() error {
+		if err := l.removeSegments(later, 0); err != nil {
+			return err
+		}
+		b, ok, err := seg.find(fc, offset)
+		if err != nil {
+			return err
+		}
+		pos := b.pos
+		if !ok {
+			if pos, err = seg.bytes(fc); err != nil {
+				return err
+			}
+		}
+		if err := l.cutSegment(seg, pos, offset); err != nil {
+			return err
+		}
+		end, err := l.endOf(segs, pos)
+		if err != nil {
+			return err
+		}
+		l.segments.Store(&segs)
+		l.marks.Lock()
+		l.end = position{offset: end, seg: seg, pos: pos}
+		if l.hw.offset >= end {
+			l.hw = l.end
+		} else {
+			l.hw = position{offset: l.hw.offset}
+		}
+		l.marks.Unlock()
+		return nil
+	}()
+	l.shape.Unlock()
+	if err != nil {
+		return err
+	}
+	end := l.end.offset // only written under mu, which is held
+	l.recovery = min(l.recovery, end)
+	if l.parent != nil {
+		l.parent.recoveryDirty.Store(true)
+	}
+	l.epochs.truncateFromEnd(end)
+	if err := l.dropSnapshots(0, func(o int64) bool { return o > end }); err != nil {
+		return err
+	}
+	from, err := l.loadSnapshot(end)
+	if err != nil {
+		return err
+	}
+	return l.replay(from, end)
+}
+
+// cutSegment cuts a segment and its indexes to pos, where the first batch that ends at or above offset begins. Both locks are
+// held.
+func (l *Log) cutSegment(seg *segment, pos, offset int64) error {
+	fc := l.e.files
+	f, err := seg.open(fc)
+	if err != nil {
+		return err
+	}
+	err = f.Truncate(pos)
+	seg.release(fc)
+	if err != nil {
+		return err
+	}
+	seg.size.Store(pos)
+	rel := offset - seg.base
+	if err := seg.index.truncateWhere(seg.indexEnv(fc), func(e []byte) bool {
+		r, p := indexEntry(e)
+		return int64(r) < rel && int64(p) < pos
+	}); err != nil {
+		return err
+	}
+	if err := seg.times.truncateWhere(seg.timesEnv(fc), func(e []byte) bool {
+		_, r := timeEntry(e)
+		return int64(r) < rel
+	}); err != nil {
+		return err
+	}
+	if err := seg.txns.truncate(seg.txnEnv(fc), offset); err != nil {
+		return err
+	}
+	// The largest timestamp may have gone: what is left is in the time index and behind its last entry.
+	maxTs, last, err := seg.scanTimestamps(fc, pos)
+	if err != nil {
+		return err
+	}
+	seg.setTimestamps(maxTs, last)
+	if pos == 0 {
+		seg.firstTs = unknownTs
+		seg.created = l.e.nowMs()
+	}
+	seg.sinceIndex = 0
+	if e, err := seg.index.lastEntry(seg.indexEnv(fc)); err != nil {
+		return err
+	} else if e != nil {
+		_, p := indexEntry(e)
+		seg.sinceIndex = pos - int64(p)
+	} else {
+		seg.sinceIndex = pos
+	}
+	seg.checked.Store(true)
+	return nil
+}
+
+// endOf is the offset behind the last batch before pos of the last segment, or the segment's base when there is none.
+func (l *Log) endOf(segs []*segment, pos int64) (int64, error) {
+	seg := segs[len(segs)-1]
+	if pos == 0 {
+		return seg.base, nil
+	}
+	fc := l.e.files
+	from := int64(0)
+	if e, err := seg.index.lastEntry(seg.indexEnv(fc)); err != nil {
+		return 0, err
+	} else if e != nil {
+		_, p := indexEntry(e)
+		from = int64(p)
+	}
+	f, err := seg.open(fc)
+	if err != nil {
+		return 0, err
+	}
+	defer seg.release(fc)
+	h := newHeaderScan(f, from, pos)
+	defer h.close()
+	end := seg.base
+	for {
+		b, err := h.next()
+		if err != nil {
+			return end, ignoreDamage(err)
+		}
+		end = b.last + 1
+	}
+}
+
+// TruncateFully throws everything away and begins anew at offset: what a follower does when its leader's log begins beyond its
+// own end, and the metadata log when a snapshot is installed.
+func (l *Log) TruncateFully(offset int64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.usable(); err != nil {
+		return err
+	}
+	if offset < 0 {
+		return fmt.Errorf("truncate %s fully to negative offset %d", l.tp, offset)
+	}
+	l.cutTo = -1
+	l.e.logger.Info("log begins anew", "partition", l.tp.String(), "offset", offset)
+	if err := l.restart(offset, 0); err != nil {
+		return l.ioError("truncate", err)
+	}
+	if l.parent != nil {
+		l.parent.recoveryDirty.Store(true)
+		l.parent.startDirty.Store(true)
+	}
+	return nil
+}
+
+// Close makes a log what a clean stop leaves: indexes closed and trimmed, the producers' state at the log end offset, everything
+// synced. It can't be used afterwards. A log that wasn't touched since it was loaded from a clean stop costs nothing.
+func (l *Log) Close() error {
+	err := l.prepareClose()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed == nil {
+		l.closed = errClosed
+	}
+	for _, s := range l.segs() {
+		s.close(l.e.files, false)
+	}
+	return err
+}
+
+// prepareClose does Close's writing.
+func (l *Log) prepareClose() error {
+	l.mu.Lock()
+	if l.closed != nil {
+		l.mu.Unlock()
+		return nil
+	}
+	if err := l.usable(); err != nil {
+		l.mu.Unlock()
+		return err
+	}
+	l.marks.Lock()
+	end := l.end.offset
+	l.marks.Unlock()
+	if !l.touched && l.recovery == end && l.dirSynced && !l.metaDirty && l.cutTo < 0 {
+		l.mu.Unlock()
+		return l.ioError("write the epochs of", l.epochs.flush(l.e.fs, l.file(epochFile), syncAll))
+	}
+	err := func() error {
+		if err := l.repairTail(); err != nil {
+			return err
+		}
+		if err := l.active().seal(l.e.files); err != nil {
+			return err
+		}
+		if end > l.segs()[0].base || end > 0 {
+			// Producers expire by themselves, so a snapshot that is there already may be out of date, but it isn't wrong.
+			return l.writeSnapshot(end, syncFile)
+		}
+		return nil
+	}()
+	l.dirSynced = false // the files made here need it
+	l.mu.Unlock()
+	if err != nil {
+		return l.ioError("close", err)
+	}
+	return l.flushTo(maxOffset, true)
+}
