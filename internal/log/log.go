@@ -320,8 +320,17 @@ func (l *Log) HasLateTransaction(maxAge time.Duration) bool {
 // LatestEpoch is the newest leader epoch that the log knows.
 func (l *Log) LatestEpoch() (epoch int32, ok bool) { return l.epochs.latest() }
 
-// AssignEpochStart notes that this replica leads epoch from offset on, the log end offset at that time.
-func (l *Log) AssignEpochStart(epoch int32, offset int64) { l.epochs.assign(epoch, offset) }
+// AssignEpochStart notes that this replica leads epoch from offset on, the log end offset at that time. It fails with
+// KAFKA_STORAGE_ERROR when the log can't be written any more.
+func (l *Log) AssignEpochStart(epoch int32, offset int64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.usable(); err != nil {
+		return err
+	}
+	l.epochs.assign(epoch, offset)
+	return nil
+}
 
 // EndOffsetForEpoch is the largest known epoch that is at most the one asked for, and the offset where it ends. ok=false:
 // nothing is known about it.
