@@ -30,7 +30,10 @@ type Options struct {
 	StaticVoters []Voter
 	// BootstrapServers is "controller.quorum.bootstrap.servers", host:port: whom to ask when no leader is known.
 	BootstrapServers []string
-	// Endpoints are the controller listeners that this node advertises, first the one that others should use.
+	// Listener is the name of the listener by which the nodes of the quorum talk to each other: the first of
+	// "controller.listener.names".
+	Listener string
+	// Endpoints are the controller listeners that this node advertises; none without the controller role.
 	Endpoints []Endpoint
 
 	ElectionTimeout    time.Duration // "controller.quorum.election.timeout.ms", 1 s
