@@ -68,7 +68,7 @@ func (s *schema) Known(resourceType int8, name string) bool {
 	case kindTopic, kindGroup, kindClientMetrics:
 		return key(resourceType, name) != nil
 	}
-	return true
+	return resourceType == kindBroker
 }
 
 func (s *schema) Static(name string) string {
