@@ -29,6 +29,8 @@ type Options struct {
 	Logger *slog.Logger
 	// Dirs are Kafka's log.dirs, in order. Each needs its meta.properties.
 	Dirs []string
+	// Locks are locks of Dirs that the caller holds already; the Manager takes them over. Others it takes itself.
+	Locks Locks
 	// NodeID and ClusterID must be those in every meta.properties; an empty ClusterID takes what is there.
 	NodeID    int32
 	ClusterID string
@@ -206,7 +208,10 @@ func (m *Manager) open(ctx context.Context) error {
 		if d.offline() != nil {
 			continue
 		}
-		lock, err := m.e.fs.Lock(d.file(lockFile))
+		lock, err := m.o.Locks.take(d.path), error(nil)
+		if lock == nil {
+			lock, err = m.e.fs.Lock(d.file(lockFile))
+		}
 		if errors.Is(err, vfs.ErrLocked) {
 			return fatalf("%s is in use by another process: %w", d.path, err)
 		}
