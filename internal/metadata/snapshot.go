@@ -12,7 +12,7 @@ import (
 
 // SnapshotSink is where one snapshot is written to.
 type SnapshotSink interface {
-	// Append adds records in one batch.
+	// Append adds some records; it doesn't keep the slice.
 	Append(records []message.Versioned) error
 	// Freeze makes the snapshot durable and puts it in place.
 	Freeze() error
@@ -120,8 +120,8 @@ func (g *SnapshotGenerator) Close() {
 }
 
 const (
-	// A snapshot's batches are kept small enough that a reader needs little memory, and far below the 8 MiB that a batch of
-	// the metadata log may have.
+	// The records of an image are made a bounded number at a time, far below the 8 MiB that a batch of the metadata log may
+	// have.
 	snapshotBatchRecords = 1024
 	snapshotBatchBytes   = 512 << 10
 )
@@ -156,8 +156,7 @@ func writeBatches(img *Image, w SnapshotSink) error {
 			return nil
 		}
 		err := w.Append(batch)
-		// The sink may keep the slice.
-		batch, bytes = nil, 0
+		batch, bytes = batch[:0], 0
 		return err
 	}
 	err := img.Write(func(r message.Versioned) error {

@@ -2,6 +2,7 @@ package metadata
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,7 +20,7 @@ type memorySink struct {
 }
 
 func (s *memorySink) Append(records []message.Versioned) error {
-	s.batches = append(s.batches, records)
+	s.batches = append(s.batches, slices.Clone(records))
 	return s.err
 }
 
