@@ -37,7 +37,8 @@ func newBudget(limit int64) *budget { return &budget{limit: limit} }
 
 // take tries to add n bytes to c at once.
 func (b *budget) take(c *claim, n int64) bool {
-	if b.limit <= 0 {
+	// Whoever has gone beyond the limit once goes on: behind those who wait for it, it would wait for ever.
+	if b.limit <= 0 || c.overdraft {
 		b.used.Add(n)
 		c.held += n
 		return true
@@ -114,7 +115,7 @@ func (b *budget) grantLocked() {
 	for len(b.grow) > 0 {
 		c := b.grow[0]
 		if b.used.Load()+c.want > b.limit {
-			if b.overdrawn != nil && b.overdrawn != c {
+			if b.overdrawn != nil {
 				return
 			}
 			b.overdrawn, c.overdraft = c, true

@@ -345,7 +345,7 @@ func releaseParts(parts []Part) {
 }
 
 // finish takes note that a request has ended and makes sure that somebody writes what can leave now.
-func (c *Conn) finish(r *Request, resp Response) {
+func (c *Conn) finish(r *Request, resp any) {
 	c.mu.Lock()
 	if c.srv.opts.Observer != nil {
 		r.replied = c.srv.opts.Clock.Now()

@@ -20,6 +20,11 @@ const (
 	sendfilePiece = 8 << 20
 	// copyPiece is the size of the buffer through which file ranges go where sendfile cannot.
 	copyPiece = 256 << 10
+	// sendfileFrom is the length from which a file range is sent by sendfile. Below it, reading the range and writing it with
+	// what stands around it is cheaper than the calls it saves (measured: both cost some 6 us at 16 to 32 KiB).
+	sendfileFrom = 16 << 10
+	// gatherBytes is how much of that is gathered for one write.
+	gatherBytes = 64 << 10
 )
 
 // output is the state of a write on a raw connection.
@@ -70,7 +75,7 @@ func (c *Conn) encode(out *outBuffer, r *Request) error {
 	case kmsg.Response:
 		resp.SetVersion(r.Version)
 		out.b = api.AppendResponse(out.b, resp)
-	default:
+	case Response:
 		out.b = resp.AppendTo(out.b)
 	}
 	r.resp = nil
@@ -108,20 +113,68 @@ func (c *Conn) sent(first, end *Request) {
 	}
 }
 
-// write sends what is encoded, the bytes and between them the file ranges.
+// write sends what is encoded, the bytes and between them the file ranges. Ranges too small to be worth a call of sendfile
+// are read, so that a response with a little of many partitions leaves in one piece.
 func (c *Conn) write(out *outBuffer) error {
+	if len(out.parts) == 0 {
+		return c.writeBytes(out.b, false)
+	}
+	gather := c.srv.pools.get(gatherBytes)
+	defer gather.release()
+	g := gather.b[:0]
 	from := 0
 	for _, p := range out.parts {
-		if err := c.writeBytes(out.b[from:p.At], true); err != nil {
+		head := out.b[from:p.At]
+		from = p.At
+		if len(head) > cap(g)-len(g) {
+			if err := c.writeBytes(g, true); err != nil {
+				return err
+			}
+			g = g[:0]
+		}
+		if len(head) > cap(g) {
+			if err := c.writeBytes(head, true); err != nil {
+				return err
+			}
+		} else {
+			g = append(g, head...)
+		}
+		if p.Len <= sendfileFrom && p.Len <= cap(g)-len(g) {
+			n, err := p.File.ReadAt(g[len(g):len(g)+p.Len], p.Pos)
+			if err := readWhole(n, p, err); err != nil {
+				return err
+			}
+			g = g[:len(g)+p.Len]
+			continue
+		}
+		if err := c.writeBytes(g, true); err != nil {
 			return err
 		}
-		from = p.At
+		g = g[:0]
 		if err := c.writeFile(p); err != nil {
-			return fmt.Errorf("%d bytes of a file from %d: %w", p.Len, p.Pos, err)
+			return err
 		}
 		c.touch(c.srv.opts.Clock.Now())
 	}
+	if tail := out.b[from:]; len(tail) <= cap(g)-len(g) {
+		return c.writeBytes(append(g, tail...), false)
+	}
+	if err := c.writeBytes(g, true); err != nil {
+		return err
+	}
 	return c.writeBytes(out.b[from:], false)
+}
+
+// readWhole says what is wrong when n bytes of a part were read: the length has been promised to the client, so a file that
+// ends early leaves nothing but to close the connection.
+func readWhole(n int, p Part, err error) error {
+	if n == p.Len {
+		return nil
+	}
+	if err == nil || err == io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
+	return fmt.Errorf("%d bytes of a file from %d: %d read: %w", p.Len, p.Pos, n, err)
 }
 
 // writeBytes sends b. With more set the kernel may hold it back until what follows fills a segment.
@@ -173,24 +226,23 @@ func (c *Conn) writeFile(p Part) error {
 		if err := c.raw.Write(o.fileFn); err != nil {
 			return err
 		}
-		return o.err
+		if o.err != nil {
+			return fmt.Errorf("%d bytes of a file from %d: %w", p.Len, p.Pos, o.err)
+		}
+		return nil
 	}
 	buf := c.srv.pools.get(min(p.Len, copyPiece))
 	defer buf.release()
-	for pos, left := p.Pos, p.Len; left > 0; {
-		b := buf.b[:min(left, len(buf.b))]
-		n, err := p.File.ReadAt(b, pos)
+	for sent := 0; sent < p.Len; {
+		b := buf.b[:min(p.Len-sent, len(buf.b))]
+		n, err := p.File.ReadAt(b, p.Pos+int64(sent))
 		if n < len(b) {
-			if err == nil || err == io.EOF {
-				err = io.ErrUnexpectedEOF
-			}
-			return err
+			return readWhole(sent+n, p, err)
 		}
 		if _, err := c.nc.Write(b); err != nil {
 			return err
 		}
-		pos += int64(n)
-		left -= n
+		sent += n
 	}
 	return nil
 }
@@ -211,7 +263,6 @@ func (c *Conn) trySendfile(fd uintptr) bool {
 			o.err = err
 			return true
 		case n == 0:
-			// The file ends early. The length has been promised already, so nothing but closing is left.
 			o.err = io.ErrUnexpectedEOF
 			return true
 		}

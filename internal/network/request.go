@@ -25,7 +25,7 @@ type Request struct {
 
 	ended atomic.Bool // Reply, NoReply or Close has been called
 	done  bool        // may leave the queue; guarded by Conn.mu
-	resp  Response    // nil: no reply; guarded by Conn.mu until done
+	resp  any         // Response, PartsResponse, or nil for no reply; guarded by Conn.mu until done
 	next  *Request    // guarded by Conn.mu
 
 	replyBytes       int       // with the length prefix
@@ -37,6 +37,12 @@ type Request struct {
 // until then, since responses often point into it.
 func (r *Request) Reply(resp Response) {
 	r.end("Reply")
+	r.Conn.finish(r, resp)
+}
+
+// ReplyParts is Reply with a response that has ranges of files in it.
+func (r *Request) ReplyParts(resp PartsResponse) {
+	r.end("ReplyParts")
 	r.Conn.finish(r, resp)
 }
 

@@ -27,12 +27,11 @@ type Response interface {
 	AppendTo(dst []byte) []byte
 }
 
-// PartsResponse is a Response with ranges of files in it. AppendParts is called instead of AppendTo.
+// PartsResponse is the body of a reply with ranges of files in it, as that of a fetch has.
 type PartsResponse interface {
-	Response
 	// AppendParts appends the bytes of the body to dst and, to parts, the file ranges that stand between them. The network
 	// releases each range once, whether it could be sent or not, and calls AppendParts even when the connection is gone by
-	// then, to learn what to release.
+	// then, to learn what to release. As with AppendTo there is one call.
 	AppendParts(dst []byte, parts []Part) ([]byte, []Part)
 }
 
