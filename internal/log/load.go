@@ -590,6 +590,7 @@ func (l *Log) restart(offset int64, delay time.Duration) error {
 	l.epochs.clear()
 	l.truncated++
 	l.touched = true
+	l.dirSynced = false
 	l.shape.Lock()
 	defer l.shape.Unlock()
 	l.segments.Store(&[]*segment{seg})

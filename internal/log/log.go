@@ -77,7 +77,8 @@ type Log struct {
 	cfg     atomic.Pointer[Config]
 	topicID atomic.Pointer[uuid.UUID]
 	epochs  epochCache
-	meta    bool // the metadata log: flushed by its owner, recovered from the start, no retention of its own
+	failed  atomic.Pointer[error] // an I/O error that a log without a Manager met
+	meta    bool                  // the metadata log: flushed by its owner, recovered from the start, no retention of its own
 
 	// Lock order: mu, shape, marks.
 
@@ -346,6 +347,9 @@ func (l *Log) usable() error {
 	if l.closed != nil {
 		return &storageError{fmt.Errorf("%s: %w", l.tp, l.closed)}
 	}
+	if err := l.failed.Load(); err != nil {
+		return *err
+	}
 	if l.parent != nil {
 		if err := l.parent.offline(); err != nil {
 			return &storageError{fmt.Errorf("%s: log directory %s is offline: %w", l.tp, l.parent.path, err)}
@@ -360,14 +364,14 @@ func (l *Log) ioError(what string, err error) error {
 	if err == nil {
 		return nil
 	}
-	wrapped := &storageError{fmt.Errorf("%s %s in %s: %w", what, l.tp, l.dir.get(), err)}
+	var wrapped error = &storageError{fmt.Errorf("%s %s in %s: %w", what, l.tp, l.dir.get(), err)}
 	if passing(err) {
 		return wrapped
 	}
 	if l.parent != nil {
 		l.parent.fail(wrapped)
-	} else if l.closed == nil {
-		l.closed = wrapped
+	} else {
+		l.failed.CompareAndSwap(nil, &wrapped)
 	}
 	return wrapped
 }

@@ -8,7 +8,28 @@ import (
 // holds the offset goes whole, so the log may end before it.
 func (l *Log) TruncateTo(offset int64) error {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	before := l.recovery
+	err := l.truncateTo(offset)
+	lowered := l.recovery < before
+	l.mu.Unlock()
+	if err != nil || !lowered {
+		return err
+	}
+	return l.checkpointLowered()
+}
+
+// checkpointLowered writes the recovery points after a truncation has lowered one. What is appended from here on lies below the
+// recovery point that is on disk, and a crash would leave it unchecked.
+func (l *Log) checkpointLowered() error {
+	if l.parent == nil {
+		return nil
+	}
+	l.parent.recoveryDirty.Store(true)
+	return l.ioError("checkpoint a truncation of", l.parent.checkpointRecovery())
+}
+
+// truncateTo is TruncateTo with mu held.
+func (l *Log) truncateTo(offset int64) error {
 	if err := l.usable(); err != nil {
 		return err
 	}
@@ -44,6 +65,7 @@ func (l *Log) truncate(offset int64) error {
 	seg := segs[n-1]
 	l.truncated++
 	l.touched = true
+	l.dirSynced = false // the next flush must make the cut durable, even if nothing is appended
 	err := func() error {
 		if err := l.removeSegments(later, 0); err != nil {
 			return err
@@ -82,9 +104,6 @@ func (l *Log) truncate(offset int64) error {
 	}
 	end := l.end.offset // only written under mu, which is held
 	l.recovery = min(l.recovery, end)
-	if l.parent != nil {
-		l.parent.recoveryDirty.Store(true)
-	}
 	l.epochs.truncateFromEnd(end)
 	if err := l.dropSnapshots(0, func(o int64) bool { return o > end }); err != nil {
 		return err
@@ -183,13 +202,20 @@ func (l *Log) endOf(segs []*segment, pos int64) (int64, error) {
 // TruncateFully throws everything away and begins anew at offset: what a follower does when its leader's log begins beyond its
 // own end, and the metadata log when a snapshot is installed.
 func (l *Log) TruncateFully(offset int64) error {
+	if offset < 0 {
+		return fmt.Errorf("truncate %s fully to negative offset %d", l.tp, offset)
+	}
+	if err := l.truncateFully(offset); err != nil {
+		return err
+	}
+	return l.checkpointLowered()
+}
+
+func (l *Log) truncateFully(offset int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err := l.usable(); err != nil {
 		return err
-	}
-	if offset < 0 {
-		return fmt.Errorf("truncate %s fully to negative offset %d", l.tp, offset)
 	}
 	l.cutTo = -1
 	l.e.logger.Info("log begins anew", "partition", l.tp.String(), "offset", offset)
@@ -197,7 +223,6 @@ func (l *Log) TruncateFully(offset int64) error {
 		return l.ioError("truncate", err)
 	}
 	if l.parent != nil {
-		l.parent.recoveryDirty.Store(true)
 		l.parent.startDirty.Store(true)
 	}
 	return nil
