@@ -75,6 +75,19 @@ func handlers() map[api.Key]handler {
 		api.DescribeProducers:    answer((*Broker).describeProducers),
 		api.DescribeLogDirs:      answer((*Broker).describeLogDirs),
 
+		// Groups.
+		api.FindCoordinator: answer((*Broker).findCoordinator),
+		api.JoinGroup:       later((*Broker).joinGroup),
+		api.SyncGroup:       later((*Broker).syncGroup),
+		api.Heartbeat:       later((*Broker).heartbeat),
+		api.LeaveGroup:      later((*Broker).leaveGroup),
+		api.OffsetCommit:    later((*Broker).offsetCommit),
+		api.OffsetFetch:     later((*Broker).offsetFetch),
+		api.OffsetDelete:    later((*Broker).offsetDelete),
+		api.ListGroups:      later((*Broker).listGroups),
+		api.DescribeGroups:  later((*Broker).describeGroups),
+		api.DeleteGroups:    later((*Broker).deleteGroups),
+
 		// The cluster.
 		api.DescribeQuorum: later((*Broker).describeQuorum),
 	}

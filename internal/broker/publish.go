@@ -8,9 +8,20 @@ import (
 // It must be called from one goroutine, in order.
 func (b *Broker) Publish(d *metadata.Delta, img *metadata.Image) {
 	b.published.Store(img)
+	b.startGroups(img)
 	if d.Topics != nil {
 		b.leadGroups(d.Topics)
 	}
+}
+
+// startGroups lets the group coordinator answer as of the first image: from then on it is known how many partitions its topic
+// has, or will have when it is created.
+func (b *Broker) startGroups(img *metadata.Image) {
+	n := b.config.Current().GroupCoordinator.OffsetsPartitions
+	if t := img.Topics.ByName(offsetsTopic); t != nil {
+		n = int32(t.Len())
+	}
+	b.groups.Start(n)
 }
 
 // leadGroups tells the group coordinator which partitions of its topic this broker leads from now on, and which topics are gone.

@@ -201,7 +201,7 @@ func (g *classicGroup) speaksConsumerProtocol() bool {
 
 func (g *classicGroup) list(int64) kmsg.ListGroupsResponseGroup {
 	l := kmsg.NewListGroupsResponseGroup()
-	l.Group, l.GroupState, l.GroupType = g.id, g.state.String(), Classic.String()
+	l.Group, l.GroupState, l.GroupType = g.id, g.state.String(), Classic.listed()
 	if g.protocolType != nil {
 		l.ProtocolType = *g.protocolType
 	}

@@ -43,8 +43,8 @@ func DefaultConfig() Config {
 
 // Context is what the coordinator needs to know of a request besides its body.
 type Context struct {
-	// ClientID is the request header's; nil if that is null.
-	ClientID *string
+	// ClientID is the request header's, empty if that is null.
+	ClientID string
 	// ClientHost is the peer's address as Java prints it: "/127.0.0.1".
 	ClientHost string
 	// Version is the API version.

@@ -50,7 +50,7 @@ type Coordinator struct {
 	cfg Config
 	rt  *coordinator.Runtime[*core, Record]
 	log *slog.Logger
-	// partitions of Topic; 0 until Start.
+	// partitions of Topic; 0 until Start, negative after Close.
 	partitions atomic.Int32
 
 	randMu sync.Mutex // guards rand
@@ -104,12 +104,13 @@ func (c *Coordinator) uuid() string {
 	return string(s[:])
 }
 
-// Start makes the coordinator answer. partitions is how many Topic has, or will have: "offsets.topic.num.partitions".
-func (c *Coordinator) Start(partitions int32) { c.partitions.Store(partitions) }
+// Start makes the coordinator answer. partitions is how many Topic has, or will have: "offsets.topic.num.partitions". Only the
+// first call counts.
+func (c *Coordinator) Start(partitions int32) { c.partitions.CompareAndSwap(0, partitions) }
 
 // Close stops the coordinator: who waits is told that it isn't one any more. The log must still be there.
 func (c *Coordinator) Close() {
-	c.partitions.Store(0)
+	c.partitions.Store(-1)
 	c.rt.Close()
 }
 
@@ -144,7 +145,7 @@ func (c *Coordinator) TopicsDeleted(topics []string) {
 // PartitionFor is the partition of Topic that a group belongs to; false while the coordinator isn't started.
 func (c *Coordinator) PartitionFor(group string) (int32, bool) {
 	n := c.partitions.Load()
-	if n == 0 {
+	if n <= 0 {
 		return 0, false
 	}
 	return coordinator.PartitionFor(group, n), true
@@ -399,7 +400,7 @@ func (c *Coordinator) OffsetDelete(_ *Context, req *kmsg.OffsetDeleteRequest, re
 // the answer is COORDINATOR_LOAD_IN_PROGRESS.
 func (c *Coordinator) ListGroups(_ *Context, req *kmsg.ListGroupsRequest, reply func(*kmsg.ListGroupsResponse)) {
 	resp := kmsg.NewPtrListGroupsResponse()
-	if c.partitions.Load() == 0 {
+	if c.partitions.Load() <= 0 {
 		resp.ErrorCode = api.ErrCoordinatorNotAvailable.Code
 		reply(resp)
 		return

@@ -1,6 +1,8 @@
 package group
 
 import (
+	"strings"
+
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
@@ -16,8 +18,11 @@ const (
 
 var kindNames = [...]string{"Classic", "Consumer", "Share", "Streams"}
 
-// String is the name that ListGroups gives it.
+// String is Kafka's name.
 func (k Kind) String() string { return kindNames[k] }
+
+// listed is how ListGroups spells it.
+func (k Kind) listed() string { return strings.ToLower(k.String()) }
 
 // group is what all kinds of groups can be asked. An asOf is the offset to read timeline state at.
 type group interface {

@@ -20,7 +20,7 @@ const (
 	joinMaySkipAssignment = 9
 )
 
-// joinRequest is a JoinGroup with its answer.
+// joinRequest is a JoinGroup with its answer, of which only the first counts.
 type joinRequest struct {
 	*kmsg.JoinGroupRequest
 	ctx   *Context
@@ -107,8 +107,11 @@ func (c *core) joinClassic(r *joinRequest, g *classicGroup, isNew bool, records 
 			Committed: func(_ time.Time, err error) {
 				if err != nil {
 					c.log.Warn("group could not be stored", "group", g.id, "err", err)
-					for _, m := range g.members {
-						c.answerJoin(g, m, joinError("", coordinator.OperationError(err)))
+					r.fail("", coordinator.OperationError(err))
+					if !c.live(g) { // gone with the append, not only slow to be stored
+						for _, m := range g.members {
+							c.answerJoin(g, m, joinError("", coordinator.OperationError(err)))
+						}
 					}
 				}
 			},
@@ -150,7 +153,7 @@ func (c *core) joinUnknown(r *joinRequest, g *classicGroup, now time.Time) resul
 		}
 		return c.addMember(r, g, id, now)
 	}
-	id := clientName(r.ctx) + "-" + c.uuid()
+	id := r.ctx.ClientID + "-" + c.uuid()
 	if r.ctx.Version < joinNeedsMemberID {
 		return c.addMember(r, g, id, now)
 	}
@@ -163,14 +166,6 @@ func (c *core) joinUnknown(r *joinRequest, g *classicGroup, now time.Time) resul
 	c.env.Timers.Set(&p.session, now.Add(r.sessionTimeout()))
 	r.fail(id, api.ErrMemberIDRequired)
 	return result{}
-}
-
-// clientName begins a member's id: the client id, as Java would print it.
-func clientName(ctx *Context) string {
-	if ctx.ClientID == nil {
-		return "null"
-	}
-	return *ctx.ClientID
 }
 
 // joinKnown is for those who say that they have a member id.
@@ -251,7 +246,7 @@ func (c *core) rejoin(r *joinRequest, g *classicGroup, m *classicMember, why str
 func (c *core) addMember(r *joinRequest, g *classicGroup, id string, now time.Time) result {
 	m := &classicMember{
 		id:               id,
-		clientID:         clientName(r.ctx),
+		clientID:         strings.Clone(r.ctx.ClientID),
 		clientHost:       r.ctx.ClientHost,
 		rebalanceTimeout: r.rebalanceTimeout(),
 		sessionTimeout:   r.sessionTimeout(),

@@ -212,7 +212,7 @@ func (*modernLayout) topology() int16 { return 23 }
 func (g *modernGroup) list(asOf int64) kmsg.ListGroupsResponseGroup {
 	l := kmsg.NewListGroupsResponseGroup()
 	l.Group, l.ProtocolType = g.id, modernLayouts[g.k].protocolType
-	l.GroupState, l.GroupType = g.stateAt(asOf), g.k.String()
+	l.GroupState, l.GroupType = g.stateAt(asOf), g.k.listed()
 	return l
 }
 

@@ -89,7 +89,7 @@ func (c *core) commit(r *commitRequest, now time.Time) (res result, codes [][]in
 			keys = append(keys, message.OffsetCommitKey{Group: id, Topic: topic, Partition: p.Partition})
 			values = append(values, message.OffsetCommitValue{
 				Offset:          p.Offset,
-				LeaderEpoch:     max(p.LeaderEpoch, -1),
+				LeaderEpoch:     p.LeaderEpoch,
 				Metadata:        metadata,
 				CommitTimestamp: nowMs,
 				ExpireTimestamp: expire,

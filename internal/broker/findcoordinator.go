@@ -1,0 +1,83 @@
+package broker
+
+import (
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"gregor/internal/api"
+	"gregor/internal/metadata"
+	"gregor/internal/network"
+)
+
+// groupCoordinator is the kind of FindCoordinator that is asked for groups; 1 is transactions, 2 share state.
+const groupCoordinator int8 = 0
+
+// findsSeveral is the version of FindCoordinator that takes several keys (KIP-699).
+const findsSeveral = 4
+
+// findCoordinator says which broker leads the partition that a key falls to. The topic comes into being when it is first asked
+// for.
+func (b *Broker) findCoordinator(r *network.Request, q *kmsg.FindCoordinatorRequest) kmsg.Response {
+	resp := kmsg.NewPtrFindCoordinatorResponse()
+	if q.Version < findsSeveral {
+		ep, node, err := b.coordinatorOf(r, q.CoordinatorType, q.CoordinatorKey)
+		resp.NodeID, resp.Host, resp.Port = node, ep.Host, portOf(ep, node)
+		resp.ErrorCode = api.CodeOf(err)
+		text := "NONE"
+		if err != nil {
+			text = coordinatorMessage(err)
+		}
+		resp.ErrorMessage = &text
+		return resp
+	}
+	for _, key := range q.CoordinatorKeys {
+		c := kmsg.NewFindCoordinatorResponseCoordinator()
+		ep, node, err := b.coordinatorOf(r, q.CoordinatorType, key)
+		c.Key, c.NodeID, c.Host, c.Port = key, node, ep.Host, portOf(ep, node)
+		c.ErrorCode, c.ErrorMessage = api.CodeOf(err), new(string)
+		resp.Coordinators = append(resp.Coordinators, c)
+	}
+	return resp
+}
+
+func portOf(ep metadata.Endpoint, node int32) int32 {
+	if node < 0 {
+		return -1
+	}
+	return int32(ep.Port)
+}
+
+// coordinatorMessage is what Kafka says to people about the errors that coordinatorOf can have.
+func coordinatorMessage(err error) string {
+	if api.CodeOf(err) == api.ErrCoordinatorNotAvailable.Code {
+		return "The coordinator is not available."
+	}
+	return api.MessageOf(err)
+}
+
+// coordinatorOf finds the broker; node is -1 with an error.
+func (b *Broker) coordinatorOf(r *network.Request, kind int8, key string) (ep metadata.Endpoint, node int32, err error) {
+	node = -1
+	if kind != groupCoordinator {
+		// The coordinators of transactions and of share state aren't in this build: there is no key of theirs. Kafka
+		// answers so too when it has no share coordinator.
+		return ep, node, api.ErrInvalidRequest
+	}
+	partition, ok := b.groups.PartitionFor(key)
+	if !ok {
+		return ep, node, api.ErrCoordinatorNotAvailable
+	}
+	img := b.image()
+	topic := img.Topics.ByName(offsetsTopic)
+	if topic == nil {
+		b.creations.create(offsetsTopic)
+		return ep, node, api.ErrCoordinatorNotAvailable
+	}
+	p := topic.Partition(partition)
+	if p == nil {
+		return ep, node, api.ErrCoordinatorNotAvailable
+	}
+	if ep, ok = aliveEndpoint(img, p.Leader, r.Conn.Listener()); !ok {
+		return metadata.Endpoint{}, node, api.ErrCoordinatorNotAvailable
+	}
+	return ep, p.Leader, nil
+}
