@@ -247,3 +247,12 @@ func TestSnapshotReplacesTheLogsHead(t *testing.T) {
 	}
 	shutdown(t, n)
 }
+
+// noRecords makes n records that do nothing.
+func noRecords(n int) []message.Versioned {
+	list := make([]message.Versioned, n)
+	for i := range list {
+		list[i] = message.Versioned{Message: message.NewNoOpRecord()}
+	}
+	return list
+}

@@ -34,6 +34,14 @@ func (p partitionLog) Epochs() ([]EpochStart, error) {
 	var list []EpochStart
 	for at := p.l.LogStartOffset(); at < p.l.EndOffset(); {
 		epoch, ok := p.l.EpochForOffset(at)
+		if !ok && list == nil {
+			// The first segment may begin before what the log was trimmed to, and epochs are known from there on. No record
+			// has epoch 0, so that its end is where the first known one begins.
+			if _, first, known := p.l.EndOffsetForEpoch(0); known && first > at {
+				at = first
+				continue
+			}
+		}
 		if !ok {
 			return nil, fmt.Errorf("raft: no epoch is known for offset %d of the metadata log", at)
 		}
