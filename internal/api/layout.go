@@ -340,6 +340,9 @@ func (w *walker) array(n *node) error {
 }
 
 // tags steps over the tagged fields of a struct. Unknown tags, and known ones in whatever order and however often, are fine.
+//
+// Differs from Kafka: Kafka reads a known field without looking at the size that is given with its tag, and goes on behind the
+// field. We refuse a size that isn't that of the field: no client sends such, and the two readings of the rest would part.
 func (w *walker) tags(n *node) error {
 	count, err := w.uvarint()
 	if err != nil {

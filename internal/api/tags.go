@@ -6,6 +6,8 @@ import (
 
 // uvarint reads an unsigned varint of at most 32 bits, as lengths and tags are. n is 0 when src is too short or the value too
 // large.
+//
+// Differs from Kafka: Kafka drops the bits above the 32nd of a varint of five bytes; no client sends such. kmsg refuses it too.
 func uvarint(src []byte) (v uint32, n int) {
 	for i := 0; i < len(src) && i < 5; i++ {
 		c := src[i]

@@ -61,6 +61,7 @@ type Conn struct {
 	mutedUntil time.Time
 	cond       *sync.Cond // signalled when a request leaves, on failure, at the end of a mute; made when first needed
 	onClose    []func(error)
+	ended      error // what OnClose's functions were told
 }
 
 // ID is unique among the connections of the server.
@@ -115,17 +116,32 @@ func (c *Conn) Mute(until time.Time) {
 	}
 }
 
-// OnClose calls f, on a goroutine of the connection, after the connection has closed; at once when it has already.
+// OnClose calls f once, on a goroutine of the connection, when the client has closed the connection or it has ended for
+// another reason; at once when that has happened already. Replies to requests in flight may still be written.
 func (c *Conn) OnClose(f func(reason error)) {
 	c.mu.Lock()
-	if !c.closed {
+	reason := c.ended
+	if reason == nil {
 		c.onClose = append(c.onClose, f)
-		c.mu.Unlock()
-		return
 	}
-	err := c.err
 	c.mu.Unlock()
-	f(err)
+	if reason != nil {
+		f(reason)
+	}
+}
+
+// tellClosed calls what was given to OnClose.
+func (c *Conn) tellClosed(reason error) {
+	c.mu.Lock()
+	if c.ended == nil {
+		c.ended = reason
+	}
+	calls := c.onClose
+	c.onClose = nil
+	c.mu.Unlock()
+	for _, f := range calls {
+		f(reason)
+	}
 }
 
 // Close closes the connection. Replies that wait are lost.
@@ -134,8 +150,14 @@ func (c *Conn) Close(reason error) { c.fail(reason) }
 // serve reads and handles requests until the connection ends.
 func (c *Conn) serve() {
 	err := c.loop()
-	if errors.Is(err, errDraining) {
-		err = c.drain()
+	switch {
+	case errors.Is(err, errDraining):
+		c.drain()
+	case errors.Is(err, io.EOF):
+		// The client will send no more, yet may still read: what it has asked is answered, as by Kafka, which does not look at
+		// a connection while a request is in flight. Whoever takes the end for a sign of death is told now.
+		c.tellClosed(err)
+		c.drain()
 	}
 	c.fail(err)
 	c.teardown()
@@ -266,13 +288,13 @@ func (unsupportedApiVersions) AppendTo(dst []byte) []byte {
 }
 
 // drain waits for the requests in flight and writes their replies.
-func (c *Conn) drain() error {
+func (c *Conn) drain() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for {
 		c.writeReadyLocked()
 		if c.inFlight == 0 || c.err != nil {
-			return errDraining
+			return
 		}
 		c.active = false
 		c.waitLocked()
@@ -315,15 +337,12 @@ func (c *Conn) teardown() {
 		}
 	}
 	c.head, c.tail = nil, nil
-	calls, err := c.onClose, c.err
-	c.onClose = nil
+	err := c.err
 	c.mu.Unlock()
 	for _, r := range done {
 		c.discard(r)
 	}
-	for _, f := range calls {
-		f(err)
-	}
+	c.tellClosed(err)
 	c.srv.remove(c, err)
 }
 

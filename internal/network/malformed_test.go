@@ -12,8 +12,7 @@ import (
 	"gregor/internal/api"
 )
 
-// What becomes of bytes that are no request was looked up by sending them to a broker of Kafka 4.4.0: it closes the connection
-// on all of these but the last group.
+// A broker of Kafka 4.4.0, sent the same bytes, closes the connection on each of these and answers those of the next two tests.
 func TestMalformedBytesCloseTheConnection(t *testing.T) {
 	prefix := func(n uint32, rest string) []byte {
 		return append(binary.BigEndian.AppendUint32(nil, n), rest...)

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -355,9 +356,9 @@ func TestRepliesAfterTheConnectionHasGone(t *testing.T) {
 		b.Reply(text("B"))
 		var reason error
 		a.Conn.OnClose(func(err error) { reason = err })
-		c.Close()
+		c.Conn.(*sim.Conn).Reset()
 		synctest.Wait()
-		if w.srv.Conns() != 0 || !errors.Is(reason, io.EOF) {
+		if w.srv.Conns() != 0 || !errors.Is(reason, syscall.ECONNRESET) {
 			t.Errorf("%d connections, closed for %v", w.srv.Conns(), reason)
 		}
 		file := &countedFile{b: []byte("records")}
@@ -371,6 +372,41 @@ func TestRepliesAfterTheConnectionHasGone(t *testing.T) {
 		a.Conn.OnClose(func(error) { late = true })
 		if !late {
 			t.Error("OnClose after the end was not called")
+		}
+	})
+}
+
+func TestClientThatHasSentAllIsAnswered(t *testing.T) {
+	var p parking
+	inWorld(t, Options{}, p.Handle, func(w *world) {
+		c := w.dial()
+		c.send(request(1, "a"), request(2, "b"))
+		_ = c.Conn.(*sim.Conn).CloseWrite()
+		a := p.take(t, "a")
+		var reason error
+		a.Conn.OnClose(func(err error) { reason = err })
+		synctest.Wait()
+		if !errors.Is(reason, io.EOF) {
+			t.Errorf("OnClose was told %v", reason)
+		}
+		a.Reply(text("A"))
+		c.expect(1, "A")
+		p.take(t, "b").Reply(text("B"))
+		c.expect(2, "B")
+		c.expectEnd()
+		// One that has gone altogether is noticed when something is written to it.
+		d := w.dial()
+		d.send(request(3, "c"))
+		r := p.take(t, "c")
+		d.Close()
+		synctest.Wait()
+		if w.srv.Conns() != 1 {
+			t.Errorf("%d connections", w.srv.Conns())
+		}
+		r.Reply(text("C"))
+		synctest.Wait()
+		if w.srv.Conns() != 0 || len(w.log.lines()) != 0 {
+			t.Errorf("%d connections, log %q", w.srv.Conns(), w.log.lines())
 		}
 	})
 }
