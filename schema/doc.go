@@ -23,7 +23,8 @@
 //	struct NAME v=R
 //	    the fields that follow belong to this struct of the same message.
 //	doc TEXT
-//	    a sentence about the item above it; several lines make a paragraph. It becomes the Go comment.
+//	    about the item above it; several lines make a paragraph. Of a msg it says what the message does or is, beginning with
+//	    the verb; of a struct or field what it is, without "is". It becomes the Go comment, with versions and nullability.
 //
 // TYPE is bool, int8, int16, uint16, int32, uint32, int64, float64, uuid, string, bytes, a struct's name, or []TYPE.
 //

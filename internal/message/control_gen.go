@@ -8,8 +8,8 @@ import (
 	"gregor/internal/uuid"
 )
 
-// ControlRecordTypeSchema is a record of the kind "control", versions 0, flexible versions none. NewControlRecordTypeSchema
-// sets the defaults.
+// ControlRecordTypeSchema is the key of a control record behind its version. Kind "control", versions 0, flexible versions
+// none. NewControlRecordTypeSchema sets the defaults.
 type ControlRecordTypeSchema struct {
 	// Type: versions 0+.
 	Type int16
@@ -96,9 +96,10 @@ func (v *ControlRecordTypeSchema) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// EndTxnMarker is a record of the kind "control", versions 0, flexible versions none. NewEndTxnMarker sets the defaults.
+// EndTxnMarker is the value of a transaction's commit or abort marker behind its version. Kind "control", versions 0,
+// flexible versions none. NewEndTxnMarker sets the defaults.
 type EndTxnMarker struct {
-	// CoordinatorEpoch: versions 0+.
+	// CoordinatorEpoch is the leader epoch of the transaction's coordinator; a marker with a lower one is refused. Versions 0+.
 	CoordinatorEpoch int32
 }
 
@@ -181,8 +182,8 @@ func (v *EndTxnMarker) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// LeaderChangeMessage is a record of the kind "control", versions 0-1, flexible versions 0+. NewLeaderChangeMessage sets the
-// defaults.
+// LeaderChangeMessage is the first record of every epoch of the metadata log. Kind "control", versions 0-1, flexible
+// versions 0+. NewLeaderChangeMessage sets the defaults.
 type LeaderChangeMessage struct {
 	// Version: versions 0+.
 	Version int16
@@ -190,7 +191,7 @@ type LeaderChangeMessage struct {
 	LeaderID int32
 	// Voters: versions 0+.
 	Voters []LeaderChangeMessageVoter
-	// GrantingVoters: versions 0+.
+	// GrantingVoters is the voters that voted for the leader. Versions 0+.
 	GrantingVoters []LeaderChangeMessageVoter
 	// UnknownTags are the tagged fields that this code doesn't know, in rising order. They are written back.
 	UnknownTags []Tag
@@ -404,12 +405,12 @@ func (v *LeaderChangeMessageVoter) json(dst []byte, version int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// SnapshotHeaderRecord is a record of the kind "control", versions 0, flexible versions 0+. NewSnapshotHeaderRecord sets the
-// defaults.
+// SnapshotHeaderRecord is the first record of a metadata snapshot. Kind "control", versions 0, flexible versions 0+.
+// NewSnapshotHeaderRecord sets the defaults.
 type SnapshotHeaderRecord struct {
 	// Version: versions 0+.
 	Version int16
-	// LastContainedLogTimestamp: versions 0+.
+	// LastContainedLogTimestamp is the append time of the last record that the snapshot stands for, ms since 1970. Versions 0+.
 	LastContainedLogTimestamp int64
 	// UnknownTags are the tagged fields that this code doesn't know, in rising order. They are written back.
 	UnknownTags []Tag
@@ -506,8 +507,8 @@ func (v *SnapshotHeaderRecord) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// SnapshotFooterRecord is a record of the kind "control", versions 0, flexible versions 0+. NewSnapshotFooterRecord sets the
-// defaults.
+// SnapshotFooterRecord is the last record of a metadata snapshot. Kind "control", versions 0, flexible versions 0+.
+// NewSnapshotFooterRecord sets the defaults.
 type SnapshotFooterRecord struct {
 	// Version: versions 0+.
 	Version int16
@@ -600,8 +601,8 @@ func (v *SnapshotFooterRecord) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// KRaftVersionRecord is a record of the kind "control", versions 0, flexible versions 0+. NewKRaftVersionRecord sets the
-// defaults.
+// KRaftVersionRecord finalizes the feature kraft.version. Kind "control", versions 0, flexible versions 0+.
+// NewKRaftVersionRecord sets the defaults.
 type KRaftVersionRecord struct {
 	// Version: versions 0+.
 	Version int16
@@ -702,7 +703,8 @@ func (v *KRaftVersionRecord) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// VotersRecord is a record of the kind "control", versions 0, flexible versions 0+. NewVotersRecord sets the defaults.
+// VotersRecord is the whole set of voters. It counts as soon as it is in the log. Kind "control", versions 0, flexible
+// versions 0+. NewVotersRecord sets the defaults.
 type VotersRecord struct {
 	// Version: versions 0+.
 	Version int16
@@ -716,11 +718,11 @@ type VotersRecord struct {
 type VotersRecordVoter struct {
 	// VoterID: versions 0+.
 	VoterID int32
-	// VoterDirectoryID: versions 0+.
+	// VoterDirectoryID is the directory id of the voter's metadata log. Versions 0+.
 	VoterDirectoryID uuid.UUID
 	// Endpoints: versions 0+.
 	Endpoints []VotersRecordEndpoint
-	// KRaftVersionFeature: versions 0+.
+	// KRaftVersionFeature is the levels of kraft.version that the voter supports. Versions 0+.
 	KRaftVersionFeature VotersRecordKRaftVersionFeature
 	// UnknownTags are the tagged fields that this code doesn't know, in rising order. They are written back.
 	UnknownTags []Tag

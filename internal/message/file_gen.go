@@ -8,15 +8,16 @@ import (
 	"gregor/internal/uuid"
 )
 
-// AbortedTxn is a record of the kind "file", versions 0, flexible versions none. NewAbortedTxn sets the defaults.
+// AbortedTxn is an entry of a .txnindex file. Kind "file", versions 0, flexible versions none. NewAbortedTxn sets the
+// defaults.
 type AbortedTxn struct {
 	// ProducerID: versions 0+.
 	ProducerID int64
 	// FirstOffset: versions 0+.
 	FirstOffset int64
-	// LastOffset: versions 0+.
+	// LastOffset is the offset of the abort marker. Versions 0+.
 	LastOffset int64
-	// LastStableOffset: versions 0+.
+	// LastStableOffset is the last stable offset as it was after the abort. Versions 0+.
 	LastStableOffset int64
 }
 
@@ -117,10 +118,10 @@ func (v *AbortedTxn) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// ProducerSnapshot is a record of the kind "file", versions 1, flexible versions none. NewProducerSnapshot sets the
-// defaults.
+// ProducerSnapshot is a .snapshot file: the state of all producers as of an offset. Kind "file", versions 1, flexible
+// versions none. NewProducerSnapshot sets the defaults.
 type ProducerSnapshot struct {
-	// Crc: versions 1.
+	// Crc is the CRC-32C of all bytes after it. Versions 1.
 	Crc uint32
 	// ProducerEntries: versions 1.
 	ProducerEntries []ProducerSnapshotProducerEntry
@@ -132,17 +133,17 @@ type ProducerSnapshotProducerEntry struct {
 	ProducerID int64
 	// Epoch: versions 1.
 	Epoch int16
-	// LastSequence: versions 1.
+	// LastSequence is the last sequence of the last batch, -1 when only a marker was seen under the epoch. Versions 1.
 	LastSequence int32
 	// LastOffset: versions 1.
 	LastOffset int64
-	// OffsetDelta: versions 1.
+	// OffsetDelta is the last batch's last sequence less its first. Versions 1.
 	OffsetDelta int32
 	// Timestamp: versions 1.
 	Timestamp int64
 	// CoordinatorEpoch: versions 1.
 	CoordinatorEpoch int32
-	// CurrentTxnFirstOffset: versions 1.
+	// CurrentTxnFirstOffset is the first offset of the open transaction, or -1. Versions 1.
 	CurrentTxnFirstOffset int64
 }
 
@@ -324,7 +325,8 @@ func (v *ProducerSnapshotProducerEntry) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// QuorumStateData is a record of the kind "file", versions 0-1, flexible versions 0+. NewQuorumStateData sets the defaults.
+// QuorumStateData is the file quorum-state, which is JSON. Kind "file", versions 0-1, flexible versions 0+.
+// NewQuorumStateData sets the defaults.
 type QuorumStateData struct {
 	// ClusterID: versions 0.
 	ClusterID string
@@ -581,8 +583,8 @@ func (v *QuorumStateDataVoter) json(dst []byte, version int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// DefaultPrincipalData is a record of the kind "embedded", versions 0, flexible versions 0+. NewDefaultPrincipalData sets
-// the defaults.
+// DefaultPrincipalData is the principal inside of an Envelope request. Kind "embedded", versions 0, flexible versions 0+.
+// NewDefaultPrincipalData sets the defaults.
 type DefaultPrincipalData struct {
 	// Type: versions 0+.
 	Type string

@@ -8,8 +8,8 @@ import (
 	"gregor/internal/uuid"
 )
 
-// LegacyOffsetCommitKey is a record of the kind "group-key", type 0, versions 0, flexible versions none.
-// NewLegacyOffsetCommitKey sets the defaults.
+// LegacyOffsetCommitKey is the key of an offset that was committed by an old broker; only read. Kind "group-key", type 0,
+// versions 0, flexible versions none. NewLegacyOffsetCommitKey sets the defaults.
 type LegacyOffsetCommitKey struct {
 	// Group: versions 0.
 	Group string
@@ -112,8 +112,8 @@ func (v *LegacyOffsetCommitKey) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// LegacyOffsetCommitValue is a record of the kind "group-value", type 0, versions 0, flexible versions none.
-// NewLegacyOffsetCommitValue sets the defaults.
+// LegacyOffsetCommitValue is the value of an offset that was committed by an old broker; only read. Kind "group-value", type
+// 0, versions 0, flexible versions none. NewLegacyOffsetCommitValue sets the defaults.
 type LegacyOffsetCommitValue struct {
 	// Offset: versions 0.
 	Offset int64
@@ -216,8 +216,8 @@ func (v *LegacyOffsetCommitValue) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// OffsetCommitKey is a record of the kind "group-key", type 1, versions 0, flexible versions none. NewOffsetCommitKey sets
-// the defaults.
+// OffsetCommitKey is the key of a committed offset. Kind "group-key", type 1, versions 0, flexible versions none.
+// NewOffsetCommitKey sets the defaults.
 type OffsetCommitKey struct {
 	// Group: versions 0.
 	Group string
@@ -318,20 +318,20 @@ func (v *OffsetCommitKey) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// OffsetCommitValue is a record of the kind "group-value", type 1, versions 0-4, flexible versions 4+. NewOffsetCommitValue
-// sets the defaults.
+// OffsetCommitValue is a committed offset. Kind "group-value", type 1, versions 0-4, flexible versions 4+.
+// NewOffsetCommitValue sets the defaults.
 type OffsetCommitValue struct {
-	// Offset: versions 0+.
+	// Offset is the offset of the next record to consume. Versions 0+.
 	Offset int64
-	// LeaderEpoch: versions 3+, default -1, ignorable.
+	// LeaderEpoch is the leader epoch of the record before it, or -1. Versions 3+, default -1, ignorable.
 	LeaderEpoch int32
-	// Metadata: versions 0+.
+	// Metadata is whatever the client attached. Versions 0+.
 	Metadata string
-	// CommitTimestamp: versions 0+.
+	// CommitTimestamp is when it was committed, ms since 1970. Versions 0+.
 	CommitTimestamp int64
-	// ExpireTimestamp: versions 1, default -1, ignorable.
+	// ExpireTimestamp is when it expires, ms since 1970; -1 for the broker's retention. Versions 1, default -1, ignorable.
 	ExpireTimestamp int64
-	// TopicID: versions 4+, tag 0, ignorable.
+	// TopicID is the id of the topic, if it was known. Versions 4+, tag 0, ignorable.
 	TopicID uuid.UUID
 	// UnknownTags are the tagged fields that this code doesn't know, in rising order. They are written back.
 	UnknownTags []Tag
@@ -505,8 +505,8 @@ func (v *OffsetCommitValue) json(dst []byte, version int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// GroupMetadataKey is a record of the kind "group-key", type 2, versions 0, flexible versions none. NewGroupMetadataKey sets
-// the defaults.
+// GroupMetadataKey is the key of a classic group. Kind "group-key", type 2, versions 0, flexible versions none.
+// NewGroupMetadataKey sets the defaults.
 type GroupMetadataKey struct {
 	// Group: versions 0.
 	Group string
@@ -591,18 +591,19 @@ func (v *GroupMetadataKey) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// GroupMetadataValue is a record of the kind "group-value", type 2, versions 0-4, flexible versions 4+.
+// GroupMetadataValue is a classic group with its members. Kind "group-value", type 2, versions 0-4, flexible versions 4+.
 // NewGroupMetadataValue sets the defaults.
 type GroupMetadataValue struct {
-	// ProtocolType: versions 0+.
+	// ProtocolType is what the members speak: consumer for Kafka's consumers. Versions 0+.
 	ProtocolType string
-	// Generation: versions 0+.
+	// Generation is rising by one with each rebalance. Versions 0+.
 	Generation int32
-	// Protocol: versions 0+, nullable in 0+.
+	// Protocol is the assignor that was chosen. Versions 0+, nullable in 0+.
 	Protocol *string
-	// Leader: versions 0+, nullable in 0+.
+	// Leader is the member that assigns. Versions 0+, nullable in 0+.
 	Leader *string
-	// CurrentStateTimestamp: versions 2+, default -1, ignorable.
+	// CurrentStateTimestamp is when the group got into its state, ms since 1970; offsets of an empty group expire from then on.
+	// Versions 2+, default -1, ignorable.
 	CurrentStateTimestamp int64
 	// Members: versions 0+.
 	Members []GroupMetadataValueMemberMetadata
@@ -614,19 +615,19 @@ type GroupMetadataValue struct {
 type GroupMetadataValueMemberMetadata struct {
 	// MemberID: versions 0+.
 	MemberID string
-	// GroupInstanceID: versions 3+, nullable in 3+, default null, ignorable.
+	// GroupInstanceID is the id of a static member. Versions 3+, nullable in 3+, default null, ignorable.
 	GroupInstanceID *string
 	// ClientID: versions 0+.
 	ClientID string
 	// ClientHost: versions 0+.
 	ClientHost string
-	// RebalanceTimeout: versions 1+, default -1, ignorable.
+	// RebalanceTimeout is in ms. Versions 1+, default -1, ignorable.
 	RebalanceTimeout int32
-	// SessionTimeout: versions 0+.
+	// SessionTimeout is in ms. Versions 0+.
 	SessionTimeout int32
-	// Subscription: versions 0+.
+	// Subscription is what the member sent for the chosen protocol. Versions 0+.
 	Subscription []byte
-	// Assignment: versions 0+.
+	// Assignment is what the leader assigned to it. Versions 0+.
 	Assignment []byte
 	// UnknownTags are the tagged fields that this code doesn't know, in rising order. They are written back.
 	UnknownTags []Tag
@@ -889,8 +890,8 @@ func (v *GroupMetadataValueMemberMetadata) json(dst []byte, version int16) []byt
 	return endJSON(dst, '}')
 }
 
-// ConsumerGroupMetadataKey is a record of the kind "group-key", type 3, versions 0, flexible versions none.
-// NewConsumerGroupMetadataKey sets the defaults.
+// ConsumerGroupMetadataKey is the key of a consumer group (KIP-848). Kind "group-key", type 3, versions 0, flexible versions
+// none. NewConsumerGroupMetadataKey sets the defaults.
 type ConsumerGroupMetadataKey struct {
 	// GroupID: versions 0.
 	GroupID string
@@ -977,12 +978,12 @@ func (v *ConsumerGroupMetadataKey) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// ConsumerGroupMetadataValue is a record of the kind "group-value", type 3, versions 0, flexible versions 0+.
+// ConsumerGroupMetadataValue is the epoch of a consumer group. Kind "group-value", type 3, versions 0, flexible versions 0+.
 // NewConsumerGroupMetadataValue sets the defaults.
 type ConsumerGroupMetadataValue struct {
-	// Epoch: versions 0+.
+	// Epoch is the group epoch, rising when an input of the assignment changes. Versions 0+.
 	Epoch int32
-	// MetadataHash: versions 0+, tag 0, default 0.
+	// MetadataHash is a hash of the topics that the group reads. Versions 0+, tag 0, default 0.
 	MetadataHash int64
 	// UnknownTags are the tagged fields that this code doesn't know, in rising order. They are written back.
 	UnknownTags []Tag
@@ -1108,8 +1109,8 @@ func (v *ConsumerGroupMetadataValue) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// ConsumerGroupPartitionMetadataKey is a record of the kind "group-key", type 4, versions 0, flexible versions none.
-// NewConsumerGroupPartitionMetadataKey sets the defaults.
+// ConsumerGroupPartitionMetadataKey is the key of what a consumer group knew of its topics; now only written as a tombstone.
+// Kind "group-key", type 4, versions 0, flexible versions none. NewConsumerGroupPartitionMetadataKey sets the defaults.
 type ConsumerGroupPartitionMetadataKey struct {
 	// GroupID: versions 0.
 	GroupID string
@@ -1198,8 +1199,8 @@ func (v *ConsumerGroupPartitionMetadataKey) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// ConsumerGroupPartitionMetadataValue is a record of the kind "group-value", type 4, versions 0, flexible versions 0+.
-// NewConsumerGroupPartitionMetadataValue sets the defaults.
+// ConsumerGroupPartitionMetadataValue is what a consumer group knew of its topics; only read. Kind "group-value", type 4,
+// versions 0, flexible versions 0+. NewConsumerGroupPartitionMetadataValue sets the defaults.
 type ConsumerGroupPartitionMetadataValue struct {
 	// Topics: versions 0+.
 	Topics []ConsumerGroupPartitionMetadataValueTopicMetadata
@@ -1474,8 +1475,8 @@ func (v *ConsumerGroupPartitionMetadataValuePartitionMetadata) json(dst []byte, 
 	return endJSON(dst, '}')
 }
 
-// ConsumerGroupMemberMetadataKey is a record of the kind "group-key", type 5, versions 0, flexible versions none.
-// NewConsumerGroupMemberMetadataKey sets the defaults.
+// ConsumerGroupMemberMetadataKey is the key of a member of a consumer group. Kind "group-key", type 5, versions 0, flexible
+// versions none. NewConsumerGroupMemberMetadataKey sets the defaults.
 type ConsumerGroupMemberMetadataKey struct {
 	// GroupID: versions 0.
 	GroupID string
@@ -1570,8 +1571,8 @@ func (v *ConsumerGroupMemberMetadataKey) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// ConsumerGroupMemberMetadataValue is a record of the kind "group-value", type 5, versions 0, flexible versions 0+.
-// NewConsumerGroupMemberMetadataValue sets the defaults.
+// ConsumerGroupMemberMetadataValue is what a member of a consumer group said of itself. Kind "group-value", type 5, versions
+// 0, flexible versions 0+. NewConsumerGroupMemberMetadataValue sets the defaults.
 type ConsumerGroupMemberMetadataValue struct {
 	// InstanceID: versions 0+, nullable in 0+.
 	InstanceID *string
@@ -1589,14 +1590,15 @@ type ConsumerGroupMemberMetadataValue struct {
 	RebalanceTimeoutMs int32
 	// ServerAssignor: versions 0+, nullable in 0+.
 	ServerAssignor *string
-	// ClassicMemberMetadata: versions 0+, tag 0, nullable in 0+.
+	// ClassicMemberMetadata is there for a member that speaks the classic protocol. Null is "does not", and the default is not
+	// null. Versions 0+, tag 0, nullable in 0+.
 	ClassicMemberMetadata *ConsumerGroupMemberMetadataValueClassicMemberMetadata
 	// UnknownTags are the tagged fields that this code doesn't know, in rising order. They are written back.
 	UnknownTags []Tag
 }
 
-// ConsumerGroupMemberMetadataValueClassicMemberMetadata is ClassicMemberMetadata of ConsumerGroupMemberMetadataValue,
-// versions 0+.
+// ConsumerGroupMemberMetadataValueClassicMemberMetadata is there for a member that speaks the classic protocol. Null is
+// "does not", and the default is not null. Versions 0+.
 type ConsumerGroupMemberMetadataValueClassicMemberMetadata struct {
 	// SessionTimeoutMs: versions 0+.
 	SessionTimeoutMs int32
@@ -1928,8 +1930,8 @@ func (v *ConsumerGroupMemberMetadataValueClassicMemberMetadata) isDefault() bool
 	return !(v.SessionTimeoutMs != 0) && !(len(v.SupportedProtocols) != 0) && len(v.UnknownTags) == 0
 }
 
-// ConsumerGroupTargetAssignmentMetadataKey is a record of the kind "group-key", type 6, versions 0, flexible versions none.
-// NewConsumerGroupTargetAssignmentMetadataKey sets the defaults.
+// ConsumerGroupTargetAssignmentMetadataKey is the key of the epoch of a consumer group's target assignment. Kind
+// "group-key", type 6, versions 0, flexible versions none. NewConsumerGroupTargetAssignmentMetadataKey sets the defaults.
 type ConsumerGroupTargetAssignmentMetadataKey struct {
 	// GroupID: versions 0.
 	GroupID string
@@ -2018,8 +2020,8 @@ func (v *ConsumerGroupTargetAssignmentMetadataKey) json(dst []byte, _ int16) []b
 	return endJSON(dst, '}')
 }
 
-// ConsumerGroupTargetAssignmentMetadataValue is a record of the kind "group-value", type 6, versions 0, flexible versions
-// 0+. NewConsumerGroupTargetAssignmentMetadataValue sets the defaults.
+// ConsumerGroupTargetAssignmentMetadataValue is the epoch of a consumer group's target assignment. Kind "group-value", type
+// 6, versions 0, flexible versions 0+. NewConsumerGroupTargetAssignmentMetadataValue sets the defaults.
 type ConsumerGroupTargetAssignmentMetadataValue struct {
 	// AssignmentEpoch: versions 0+.
 	AssignmentEpoch int32
@@ -2151,8 +2153,8 @@ func (v *ConsumerGroupTargetAssignmentMetadataValue) json(dst []byte, _ int16) [
 	return endJSON(dst, '}')
 }
 
-// ConsumerGroupTargetAssignmentMemberKey is a record of the kind "group-key", type 7, versions 0, flexible versions none.
-// NewConsumerGroupTargetAssignmentMemberKey sets the defaults.
+// ConsumerGroupTargetAssignmentMemberKey is the key of the target assignment of a member. Kind "group-key", type 7, versions
+// 0, flexible versions none. NewConsumerGroupTargetAssignmentMemberKey sets the defaults.
 type ConsumerGroupTargetAssignmentMemberKey struct {
 	// GroupID: versions 0.
 	GroupID string
@@ -2249,8 +2251,8 @@ func (v *ConsumerGroupTargetAssignmentMemberKey) json(dst []byte, _ int16) []byt
 	return endJSON(dst, '}')
 }
 
-// ConsumerGroupTargetAssignmentMemberValue is a record of the kind "group-value", type 7, versions 0, flexible versions 0+.
-// NewConsumerGroupTargetAssignmentMemberValue sets the defaults.
+// ConsumerGroupTargetAssignmentMemberValue is the target assignment of a member of a consumer group. Kind "group-value",
+// type 7, versions 0, flexible versions 0+. NewConsumerGroupTargetAssignmentMemberValue sets the defaults.
 type ConsumerGroupTargetAssignmentMemberValue struct {
 	// TopicPartitions: versions 0+.
 	TopicPartitions []ConsumerGroupTargetAssignmentMemberValueTopicPartition
@@ -2436,8 +2438,8 @@ func (v *ConsumerGroupTargetAssignmentMemberValueTopicPartition) json(dst []byte
 	return endJSON(dst, '}')
 }
 
-// ConsumerGroupCurrentMemberAssignmentKey is a record of the kind "group-key", type 8, versions 0, flexible versions none.
-// NewConsumerGroupCurrentMemberAssignmentKey sets the defaults.
+// ConsumerGroupCurrentMemberAssignmentKey is the key of what a member owns. Kind "group-key", type 8, versions 0, flexible
+// versions none. NewConsumerGroupCurrentMemberAssignmentKey sets the defaults.
 type ConsumerGroupCurrentMemberAssignmentKey struct {
 	// GroupID: versions 0.
 	GroupID string
@@ -2534,14 +2536,14 @@ func (v *ConsumerGroupCurrentMemberAssignmentKey) json(dst []byte, _ int16) []by
 	return endJSON(dst, '}')
 }
 
-// ConsumerGroupCurrentMemberAssignmentValue is a record of the kind "group-value", type 8, versions 0, flexible versions 0+.
-// NewConsumerGroupCurrentMemberAssignmentValue sets the defaults.
+// ConsumerGroupCurrentMemberAssignmentValue is what a member of a consumer group owns. Kind "group-value", type 8, versions
+// 0, flexible versions 0+. NewConsumerGroupCurrentMemberAssignmentValue sets the defaults.
 type ConsumerGroupCurrentMemberAssignmentValue struct {
 	// MemberEpoch: versions 0+.
 	MemberEpoch int32
 	// PreviousMemberEpoch: versions 0+.
 	PreviousMemberEpoch int32
-	// State: versions 0+.
+	// State is 0 stable, 1 unrevoked partitions, 2 unreleased partitions, 127 unknown. Versions 0+.
 	State int8
 	// AssignedPartitions: versions 0+.
 	AssignedPartitions []ConsumerGroupCurrentMemberAssignmentValueTopicPartitions
@@ -2837,8 +2839,8 @@ func (v *ConsumerGroupCurrentMemberAssignmentValueTopicPartitions) json(dst []by
 	return endJSON(dst, '}')
 }
 
-// ShareGroupMemberMetadataKey is a record of the kind "group-key", type 10, versions 0, flexible versions none.
-// NewShareGroupMemberMetadataKey sets the defaults.
+// ShareGroupMemberMetadataKey is the key of a member of a share group (KIP-932). Kind "group-key", type 10, versions 0,
+// flexible versions none. NewShareGroupMemberMetadataKey sets the defaults.
 type ShareGroupMemberMetadataKey struct {
 	// GroupID: versions 0.
 	GroupID string
@@ -2933,8 +2935,8 @@ func (v *ShareGroupMemberMetadataKey) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// ShareGroupMemberMetadataValue is a record of the kind "group-value", type 10, versions 0, flexible versions 0+.
-// NewShareGroupMemberMetadataValue sets the defaults.
+// ShareGroupMemberMetadataValue is what a member of a share group said of itself. Kind "group-value", type 10, versions 0,
+// flexible versions 0+. NewShareGroupMemberMetadataValue sets the defaults.
 type ShareGroupMemberMetadataValue struct {
 	// RackID: versions 0+, nullable in 0+.
 	RackID *string
@@ -3073,7 +3075,7 @@ func (v *ShareGroupMemberMetadataValue) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// ShareGroupMetadataKey is a record of the kind "group-key", type 11, versions 0, flexible versions none.
+// ShareGroupMetadataKey is the key of a share group. Kind "group-key", type 11, versions 0, flexible versions none.
 // NewShareGroupMetadataKey sets the defaults.
 type ShareGroupMetadataKey struct {
 	// GroupID: versions 0.
@@ -3161,7 +3163,7 @@ func (v *ShareGroupMetadataKey) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// ShareGroupMetadataValue is a record of the kind "group-value", type 11, versions 0, flexible versions 0+.
+// ShareGroupMetadataValue is the epoch of a share group. Kind "group-value", type 11, versions 0, flexible versions 0+.
 // NewShareGroupMetadataValue sets the defaults.
 type ShareGroupMetadataValue struct {
 	// Epoch: versions 0+.
@@ -3263,8 +3265,8 @@ func (v *ShareGroupMetadataValue) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// ShareGroupTargetAssignmentMetadataKey is a record of the kind "group-key", type 12, versions 0, flexible versions none.
-// NewShareGroupTargetAssignmentMetadataKey sets the defaults.
+// ShareGroupTargetAssignmentMetadataKey is the key of the epoch of a share group's target assignment. Kind "group-key", type
+// 12, versions 0, flexible versions none. NewShareGroupTargetAssignmentMetadataKey sets the defaults.
 type ShareGroupTargetAssignmentMetadataKey struct {
 	// GroupID: versions 0.
 	GroupID string
@@ -3353,8 +3355,8 @@ func (v *ShareGroupTargetAssignmentMetadataKey) json(dst []byte, _ int16) []byte
 	return endJSON(dst, '}')
 }
 
-// ShareGroupTargetAssignmentMetadataValue is a record of the kind "group-value", type 12, versions 0, flexible versions 0+.
-// NewShareGroupTargetAssignmentMetadataValue sets the defaults.
+// ShareGroupTargetAssignmentMetadataValue is the epoch of a share group's target assignment. Kind "group-value", type 12,
+// versions 0, flexible versions 0+. NewShareGroupTargetAssignmentMetadataValue sets the defaults.
 type ShareGroupTargetAssignmentMetadataValue struct {
 	// AssignmentEpoch: versions 0+.
 	AssignmentEpoch int32
@@ -3486,8 +3488,8 @@ func (v *ShareGroupTargetAssignmentMetadataValue) json(dst []byte, _ int16) []by
 	return endJSON(dst, '}')
 }
 
-// ShareGroupTargetAssignmentMemberKey is a record of the kind "group-key", type 13, versions 0, flexible versions none.
-// NewShareGroupTargetAssignmentMemberKey sets the defaults.
+// ShareGroupTargetAssignmentMemberKey is the key of the target assignment of a member. Kind "group-key", type 13, versions
+// 0, flexible versions none. NewShareGroupTargetAssignmentMemberKey sets the defaults.
 type ShareGroupTargetAssignmentMemberKey struct {
 	// GroupID: versions 0.
 	GroupID string
@@ -3584,8 +3586,8 @@ func (v *ShareGroupTargetAssignmentMemberKey) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// ShareGroupTargetAssignmentMemberValue is a record of the kind "group-value", type 13, versions 0, flexible versions 0+.
-// NewShareGroupTargetAssignmentMemberValue sets the defaults.
+// ShareGroupTargetAssignmentMemberValue is the target assignment of a member of a share group. Kind "group-value", type 13,
+// versions 0, flexible versions 0+. NewShareGroupTargetAssignmentMemberValue sets the defaults.
 type ShareGroupTargetAssignmentMemberValue struct {
 	// TopicPartitions: versions 0+.
 	TopicPartitions []ShareGroupTargetAssignmentMemberValueTopicPartition
@@ -3771,8 +3773,8 @@ func (v *ShareGroupTargetAssignmentMemberValueTopicPartition) json(dst []byte, _
 	return endJSON(dst, '}')
 }
 
-// ShareGroupCurrentMemberAssignmentKey is a record of the kind "group-key", type 14, versions 0, flexible versions none.
-// NewShareGroupCurrentMemberAssignmentKey sets the defaults.
+// ShareGroupCurrentMemberAssignmentKey is the key of what a member reads. Kind "group-key", type 14, versions 0, flexible
+// versions none. NewShareGroupCurrentMemberAssignmentKey sets the defaults.
 type ShareGroupCurrentMemberAssignmentKey struct {
 	// GroupID: versions 0.
 	GroupID string
@@ -3869,8 +3871,8 @@ func (v *ShareGroupCurrentMemberAssignmentKey) json(dst []byte, _ int16) []byte 
 	return endJSON(dst, '}')
 }
 
-// ShareGroupCurrentMemberAssignmentValue is a record of the kind "group-value", type 14, versions 0, flexible versions 0+.
-// NewShareGroupCurrentMemberAssignmentValue sets the defaults.
+// ShareGroupCurrentMemberAssignmentValue is what a member of a share group reads. Kind "group-value", type 14, versions 0,
+// flexible versions 0+. NewShareGroupCurrentMemberAssignmentValue sets the defaults.
 type ShareGroupCurrentMemberAssignmentValue struct {
 	// MemberEpoch: versions 0+.
 	MemberEpoch int32
@@ -4080,8 +4082,8 @@ func (v *ShareGroupCurrentMemberAssignmentValueTopicPartitions) json(dst []byte,
 	return endJSON(dst, '}')
 }
 
-// ShareGroupStatePartitionMetadataKey is a record of the kind "group-key", type 15, versions 0, flexible versions none.
-// NewShareGroupStatePartitionMetadataKey sets the defaults.
+// ShareGroupStatePartitionMetadataKey is the key of the partitions that have share state. Kind "group-key", type 15,
+// versions 0, flexible versions none. NewShareGroupStatePartitionMetadataKey sets the defaults.
 type ShareGroupStatePartitionMetadataKey struct {
 	// GroupID: versions 0.
 	GroupID string
@@ -4170,8 +4172,8 @@ func (v *ShareGroupStatePartitionMetadataKey) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// ShareGroupStatePartitionMetadataValue is a record of the kind "group-value", type 15, versions 0, flexible versions 0+.
-// NewShareGroupStatePartitionMetadataValue sets the defaults.
+// ShareGroupStatePartitionMetadataValue is the partitions whose share state is being made, is there, or is being deleted.
+// Kind "group-value", type 15, versions 0, flexible versions 0+. NewShareGroupStatePartitionMetadataValue sets the defaults.
 type ShareGroupStatePartitionMetadataValue struct {
 	// InitializingTopics: versions 0+.
 	InitializingTopics []ShareGroupStatePartitionMetadataValueTopicPartitionsInfo
@@ -4476,8 +4478,8 @@ func (v *ShareGroupStatePartitionMetadataValueTopicInfo) json(dst []byte, _ int1
 	return endJSON(dst, '}')
 }
 
-// ConsumerGroupRegularExpressionKey is a record of the kind "group-key", type 16, versions 0, flexible versions none.
-// NewConsumerGroupRegularExpressionKey sets the defaults.
+// ConsumerGroupRegularExpressionKey is the key of a regular expression that members subscribe to. Kind "group-key", type 16,
+// versions 0, flexible versions none. NewConsumerGroupRegularExpressionKey sets the defaults.
 type ConsumerGroupRegularExpressionKey struct {
 	// GroupID: versions 0.
 	GroupID string
@@ -4574,12 +4576,12 @@ func (v *ConsumerGroupRegularExpressionKey) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// ConsumerGroupRegularExpressionValue is a record of the kind "group-value", type 16, versions 0, flexible versions 0+.
-// NewConsumerGroupRegularExpressionValue sets the defaults.
+// ConsumerGroupRegularExpressionValue is the topics that a regular expression stands for. Kind "group-value", type 16,
+// versions 0, flexible versions 0+. NewConsumerGroupRegularExpressionValue sets the defaults.
 type ConsumerGroupRegularExpressionValue struct {
 	// Topics: versions 0+.
 	Topics []string
-	// Version: versions 0+.
+	// Version is the offset of the metadata that it was resolved with. Versions 0+.
 	Version int64
 	// Timestamp: versions 0+.
 	Timestamp int64
@@ -4707,8 +4709,8 @@ func (v *ConsumerGroupRegularExpressionValue) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// StreamsGroupMetadataKey is a record of the kind "group-key", type 17, versions 0, flexible versions none.
-// NewStreamsGroupMetadataKey sets the defaults.
+// StreamsGroupMetadataKey is the key of a streams group (KIP-1071). Kind "group-key", type 17, versions 0, flexible versions
+// none. NewStreamsGroupMetadataKey sets the defaults.
 type StreamsGroupMetadataKey struct {
 	// GroupID: versions 0.
 	GroupID string
@@ -4795,7 +4797,7 @@ func (v *StreamsGroupMetadataKey) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// StreamsGroupMetadataValue is a record of the kind "group-value", type 17, versions 0, flexible versions 0+.
+// StreamsGroupMetadataValue is the epoch of a streams group. Kind "group-value", type 17, versions 0, flexible versions 0+.
 // NewStreamsGroupMetadataValue sets the defaults.
 type StreamsGroupMetadataValue struct {
 	// Epoch: versions 0+.
@@ -5094,8 +5096,8 @@ func (v *StreamsGroupMetadataValueLastAssignmentConfig) json(dst []byte, _ int16
 	return endJSON(dst, '}')
 }
 
-// StreamsGroupMemberMetadataKey is a record of the kind "group-key", type 19, versions 0, flexible versions none.
-// NewStreamsGroupMemberMetadataKey sets the defaults.
+// StreamsGroupMemberMetadataKey is the key of a member of a streams group. Kind "group-key", type 19, versions 0, flexible
+// versions none. NewStreamsGroupMemberMetadataKey sets the defaults.
 type StreamsGroupMemberMetadataKey struct {
 	// GroupID: versions 0.
 	GroupID string
@@ -5190,8 +5192,8 @@ func (v *StreamsGroupMemberMetadataKey) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// StreamsGroupMemberMetadataValue is a record of the kind "group-value", type 19, versions 0, flexible versions 0+.
-// NewStreamsGroupMemberMetadataValue sets the defaults.
+// StreamsGroupMemberMetadataValue is what a member of a streams group said of itself. Kind "group-value", type 19, versions
+// 0, flexible versions 0+. NewStreamsGroupMemberMetadataValue sets the defaults.
 type StreamsGroupMemberMetadataValue struct {
 	// InstanceID: versions 0+, nullable in 0+.
 	InstanceID *string
@@ -5484,8 +5486,8 @@ func (v *StreamsGroupMemberMetadataValueKeyValue) json(dst []byte, _ int16) []by
 	return endJSON(dst, '}')
 }
 
-// StreamsGroupTargetAssignmentMetadataKey is a record of the kind "group-key", type 20, versions 0, flexible versions none.
-// NewStreamsGroupTargetAssignmentMetadataKey sets the defaults.
+// StreamsGroupTargetAssignmentMetadataKey is the key of the epoch of a streams group's target assignment. Kind "group-key",
+// type 20, versions 0, flexible versions none. NewStreamsGroupTargetAssignmentMetadataKey sets the defaults.
 type StreamsGroupTargetAssignmentMetadataKey struct {
 	// GroupID: versions 0.
 	GroupID string
@@ -5574,8 +5576,8 @@ func (v *StreamsGroupTargetAssignmentMetadataKey) json(dst []byte, _ int16) []by
 	return endJSON(dst, '}')
 }
 
-// StreamsGroupTargetAssignmentMetadataValue is a record of the kind "group-value", type 20, versions 0, flexible versions
-// 0+. NewStreamsGroupTargetAssignmentMetadataValue sets the defaults.
+// StreamsGroupTargetAssignmentMetadataValue is the epoch of a streams group's target assignment. Kind "group-value", type
+// 20, versions 0, flexible versions 0+. NewStreamsGroupTargetAssignmentMetadataValue sets the defaults.
 type StreamsGroupTargetAssignmentMetadataValue struct {
 	// AssignmentEpoch: versions 0+.
 	AssignmentEpoch int32
@@ -5707,8 +5709,8 @@ func (v *StreamsGroupTargetAssignmentMetadataValue) json(dst []byte, _ int16) []
 	return endJSON(dst, '}')
 }
 
-// StreamsGroupTargetAssignmentMemberKey is a record of the kind "group-key", type 21, versions 0, flexible versions none.
-// NewStreamsGroupTargetAssignmentMemberKey sets the defaults.
+// StreamsGroupTargetAssignmentMemberKey is the key of the target assignment of a member. Kind "group-key", type 21, versions
+// 0, flexible versions none. NewStreamsGroupTargetAssignmentMemberKey sets the defaults.
 type StreamsGroupTargetAssignmentMemberKey struct {
 	// GroupID: versions 0.
 	GroupID string
@@ -5805,8 +5807,8 @@ func (v *StreamsGroupTargetAssignmentMemberKey) json(dst []byte, _ int16) []byte
 	return endJSON(dst, '}')
 }
 
-// StreamsGroupTargetAssignmentMemberValue is a record of the kind "group-value", type 21, versions 0, flexible versions 0+.
-// NewStreamsGroupTargetAssignmentMemberValue sets the defaults.
+// StreamsGroupTargetAssignmentMemberValue is the target tasks of a member of a streams group. Kind "group-value", type 21,
+// versions 0, flexible versions 0+. NewStreamsGroupTargetAssignmentMemberValue sets the defaults.
 type StreamsGroupTargetAssignmentMemberValue struct {
 	// ActiveTasks: versions 0+.
 	ActiveTasks []StreamsGroupTargetAssignmentMemberValueTaskIds
@@ -6055,8 +6057,8 @@ func (v *StreamsGroupTargetAssignmentMemberValueTaskIds) json(dst []byte, _ int1
 	return endJSON(dst, '}')
 }
 
-// StreamsGroupCurrentMemberAssignmentKey is a record of the kind "group-key", type 22, versions 0, flexible versions none.
-// NewStreamsGroupCurrentMemberAssignmentKey sets the defaults.
+// StreamsGroupCurrentMemberAssignmentKey is the key of what a member runs. Kind "group-key", type 22, versions 0, flexible
+// versions none. NewStreamsGroupCurrentMemberAssignmentKey sets the defaults.
 type StreamsGroupCurrentMemberAssignmentKey struct {
 	// GroupID: versions 0.
 	GroupID string
@@ -6153,14 +6155,14 @@ func (v *StreamsGroupCurrentMemberAssignmentKey) json(dst []byte, _ int16) []byt
 	return endJSON(dst, '}')
 }
 
-// StreamsGroupCurrentMemberAssignmentValue is a record of the kind "group-value", type 22, versions 0, flexible versions 0+.
-// NewStreamsGroupCurrentMemberAssignmentValue sets the defaults.
+// StreamsGroupCurrentMemberAssignmentValue is the tasks that a member of a streams group runs. Kind "group-value", type 22,
+// versions 0, flexible versions 0+. NewStreamsGroupCurrentMemberAssignmentValue sets the defaults.
 type StreamsGroupCurrentMemberAssignmentValue struct {
 	// MemberEpoch: versions 0+.
 	MemberEpoch int32
 	// PreviousMemberEpoch: versions 0+.
 	PreviousMemberEpoch int32
-	// State: versions 0+.
+	// State is 1 stable, 2 unrevoked tasks, 3 unreleased tasks, 127 unknown. Versions 0+.
 	State int8
 	// ActiveTasks: versions 0+.
 	ActiveTasks []StreamsGroupCurrentMemberAssignmentValueTaskIds
@@ -6587,8 +6589,8 @@ func (v *StreamsGroupCurrentMemberAssignmentValueTaskIds) json(dst []byte, _ int
 	return endJSON(dst, '}')
 }
 
-// StreamsGroupTopologyKey is a record of the kind "group-key", type 23, versions 0, flexible versions none.
-// NewStreamsGroupTopologyKey sets the defaults.
+// StreamsGroupTopologyKey is the key of a streams group's topology. Kind "group-key", type 23, versions 0, flexible versions
+// none. NewStreamsGroupTopologyKey sets the defaults.
 type StreamsGroupTopologyKey struct {
 	// GroupID: versions 0.
 	GroupID string
@@ -6675,7 +6677,7 @@ func (v *StreamsGroupTopologyKey) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// StreamsGroupTopologyValue is a record of the kind "group-value", type 23, versions 0, flexible versions 0+.
+// StreamsGroupTopologyValue is a streams group's topology. Kind "group-value", type 23, versions 0, flexible versions 0+.
 // NewStreamsGroupTopologyValue sets the defaults.
 type StreamsGroupTopologyValue struct {
 	// Epoch: versions 0+.

@@ -6,7 +6,8 @@ import (
 	"fmt"
 )
 
-// RequestHeader is a record of the kind "header", versions 1-2, flexible versions 2+. NewRequestHeader sets the defaults.
+// RequestHeader stands before every request. Kind "header", versions 1-2, flexible versions 2+. NewRequestHeader sets the
+// defaults.
 type RequestHeader struct {
 	// RequestApiKey: versions 0+.
 	RequestApiKey int16
@@ -14,7 +15,7 @@ type RequestHeader struct {
 	RequestApiVersion int16
 	// CorrelationID: versions 0+.
 	CorrelationID int32
-	// ClientID: versions 1+, nullable in 1+.
+	// ClientID is the client's name; it keeps its int16 length in flexible versions. Versions 1+, nullable in 1+.
 	ClientID *string
 	// UnknownTags are the tagged fields that this code doesn't know, in rising order. They are written back.
 	UnknownTags []Tag
@@ -130,7 +131,8 @@ func (v *RequestHeader) json(dst []byte, version int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// ResponseHeader is a record of the kind "header", versions 0-1, flexible versions 1+. NewResponseHeader sets the defaults.
+// ResponseHeader stands before every response. Kind "header", versions 0-1, flexible versions 1+. NewResponseHeader sets the
+// defaults.
 type ResponseHeader struct {
 	// CorrelationID: versions 0+.
 	CorrelationID int32

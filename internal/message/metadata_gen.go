@@ -8,50 +8,51 @@ import (
 	"gregor/internal/uuid"
 )
 
-// RegisterBrokerRecord is a record of the kind "metadata", type 0, versions 0-4, flexible versions 0+.
-// NewRegisterBrokerRecord sets the defaults.
+// RegisterBrokerRecord registers a broker, or registers it again with a new incarnation. The record's offset is the broker
+// epoch. Kind "metadata", type 0, versions 0-4, flexible versions 0+. NewRegisterBrokerRecord sets the defaults.
 type RegisterBrokerRecord struct {
-	// BrokerID: versions 0+.
+	// BrokerID is the broker's id. Versions 0+.
 	BrokerID int32
-	// IsMigratingZkBroker: versions 2+, default false.
+	// IsMigratingZkBroker is whether the broker came from a ZooKeeper cluster; no longer set. Versions 2+, default false.
 	IsMigratingZkBroker bool
-	// IncarnationID: versions 0+.
+	// IncarnationID is drawn by the broker at each start. Versions 0+.
 	IncarnationID uuid.UUID
-	// BrokerEpoch: versions 0+.
+	// BrokerEpoch is the offset of this record. Versions 0+.
 	BrokerEpoch int64
-	// EndPoints: versions 0+.
+	// EndPoints is where clients and brokers reach the broker. Versions 0+.
 	EndPoints []RegisterBrokerRecordBrokerEndpoint
-	// Features: versions 0+.
+	// Features is the feature levels that the broker supports. Versions 0+.
 	Features []RegisterBrokerRecordBrokerFeature
-	// Rack: versions 0+, nullable in 0+.
+	// Rack is the broker's rack. Versions 0+, nullable in 0+.
 	Rack *string
-	// Fenced: versions 0+, default true.
+	// Fenced is whether the broker is fenced: leads nothing and is in no ISR. Versions 0+, default true.
 	Fenced bool
-	// InControlledShutdown: versions 1+, default false.
+	// InControlledShutdown is whether the broker is on its way out. Versions 1+, default false.
 	InControlledShutdown bool
-	// LogDirs: versions 3+, tag 0.
+	// LogDirs is the ids of the log directories that are online. Versions 3+, tag 0.
 	LogDirs []uuid.UUID
-	// CordonedLogDirs: versions 4+, tag 1, nullable in 4+, default null.
+	// CordonedLogDirs is the ids of those log directories that get no new replicas; null is "not said". Versions 4+, tag 1,
+	// nullable in 4+, default null.
 	CordonedLogDirs []uuid.UUID
 	// UnknownTags are the tagged fields that this code doesn't know, in rising order. They are written back.
 	UnknownTags []Tag
 }
 
-// RegisterBrokerRecordBrokerEndpoint is BrokerEndpoint of RegisterBrokerRecord, versions 0+.
+// RegisterBrokerRecordBrokerEndpoint is one listener of the broker. Versions 0+.
 type RegisterBrokerRecordBrokerEndpoint struct {
-	// Name: versions 0+.
+	// Name is the listener's name. Versions 0+.
 	Name string
 	// Host: versions 0+.
 	Host string
 	// Port: versions 0+.
 	Port uint16
-	// SecurityProtocol: versions 0+.
+	// SecurityProtocol is Kafka's id of the security protocol: 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL. Versions 0+.
 	SecurityProtocol int16
 	// UnknownTags are the tagged fields that this code doesn't know, in rising order. They are written back.
 	UnknownTags []Tag
 }
 
-// RegisterBrokerRecordBrokerFeature is BrokerFeature of RegisterBrokerRecord, versions 0+.
+// RegisterBrokerRecordBrokerFeature is one feature that the broker supports. Versions 0+.
 type RegisterBrokerRecordBrokerFeature struct {
 	// Name: versions 0+.
 	Name string
@@ -464,12 +465,12 @@ func (v *RegisterBrokerRecordBrokerFeature) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// UnregisterBrokerRecord is a record of the kind "metadata", type 1, versions 0, flexible versions 0+.
+// UnregisterBrokerRecord takes a broker's registration away. Kind "metadata", type 1, versions 0, flexible versions 0+.
 // NewUnregisterBrokerRecord sets the defaults.
 type UnregisterBrokerRecord struct {
 	// BrokerID: versions 0+.
 	BrokerID int32
-	// BrokerEpoch: versions 0+.
+	// BrokerEpoch is the epoch of the registration. Versions 0+.
 	BrokerEpoch int64
 	// UnknownTags are the tagged fields that this code doesn't know, in rising order. They are written back.
 	UnknownTags []Tag
@@ -566,12 +567,12 @@ func (v *UnregisterBrokerRecord) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// TopicRecord is a record of the kind "metadata", type 2, versions 0, flexible versions 0+. NewTopicRecord sets the
-// defaults.
+// TopicRecord creates a topic; its partitions follow as PartitionRecords. Kind "metadata", type 2, versions 0, flexible
+// versions 0+. NewTopicRecord sets the defaults.
 type TopicRecord struct {
-	// Name: versions 0+.
+	// Name is the topic's name. Versions 0+.
 	Name string
-	// TopicID: versions 0+.
+	// TopicID is the topic's id, which no other topic ever had. Versions 0+.
 	TopicID uuid.UUID
 	// UnknownTags are the tagged fields that this code doesn't know, in rising order. They are written back.
 	UnknownTags []Tag
@@ -666,34 +667,38 @@ func (v *TopicRecord) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// PartitionRecord is a record of the kind "metadata", type 3, versions 0-2, flexible versions 0+. NewPartitionRecord sets
-// the defaults.
+// PartitionRecord creates a partition, or says its whole state in a snapshot. Kind "metadata", type 3, versions 0-2,
+// flexible versions 0+. NewPartitionRecord sets the defaults.
 type PartitionRecord struct {
-	// PartitionID: versions 0+, default -1.
+	// PartitionID is the partition's number in its topic. Versions 0+, default -1.
 	PartitionID int32
-	// TopicID: versions 0+.
+	// TopicID is the id of the topic. Versions 0+.
 	TopicID uuid.UUID
-	// Replicas: versions 0+.
+	// Replicas is the brokers of the replicas, the preferred leader first. Versions 0+.
 	Replicas []int32
-	// ISR: versions 0+.
+	// ISR is the in-sync replicas. Versions 0+.
 	ISR []int32
-	// RemovingReplicas: versions 0+.
+	// RemovingReplicas is the replicas that a reassignment takes away. Versions 0+.
 	RemovingReplicas []int32
-	// AddingReplicas: versions 0+.
+	// AddingReplicas is the replicas that a reassignment brings. Versions 0+.
 	AddingReplicas []int32
-	// Leader: versions 0+, default -1.
+	// Leader is the leader, or -1. Versions 0+, default -1.
 	Leader int32
-	// LeaderRecoveryState: versions 0+, tag 0, default 0.
+	// LeaderRecoveryState is 1 while a leader from an unclean election is still recovering, else 0. Versions 0+, tag 0, default
+	// 0.
 	LeaderRecoveryState int8
-	// LeaderEpoch: versions 0+, default -1.
+	// LeaderEpoch is rising by one with each change of the leader. Versions 0+, default -1.
 	LeaderEpoch int32
-	// PartitionEpoch: versions 0+, default -1.
+	// PartitionEpoch is rising by one with each change of the partition. Versions 0+, default -1.
 	PartitionEpoch int32
-	// Directories: versions 1+.
+	// Directories is the log directory of each replica: a zero id when not known, ...01 when not assigned, ...02 when lost.
+	// Versions 1+.
 	Directories []uuid.UUID
-	// EligibleLeaderReplicas: versions 2+, tag 1, nullable in 2+, default null.
+	// EligibleLeaderReplicas is the replicas outside of the ISR that have everything committed. Versions 2+, tag 1, nullable in
+	// 2+, default null.
 	EligibleLeaderReplicas []int32
-	// LastKnownELR: versions 2+, tag 2, nullable in 2+, default null.
+	// LastKnownELR is the replicas that were eligible before an unclean shutdown. Versions 2+, tag 2, nullable in 2+, default
+	// null.
 	LastKnownELR []int32
 	// UnknownTags are the tagged fields that this code doesn't know, in rising order. They are written back.
 	UnknownTags []Tag
@@ -1078,16 +1083,16 @@ func (v *PartitionRecord) json(dst []byte, version int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// ConfigRecord is a record of the kind "metadata", type 4, versions 0, flexible versions 0+. NewConfigRecord sets the
-// defaults.
+// ConfigRecord sets or, with a null value, removes a dynamic config. Kind "metadata", type 4, versions 0, flexible versions
+// 0+. NewConfigRecord sets the defaults.
 type ConfigRecord struct {
-	// ResourceType: versions 0+.
+	// ResourceType is what the config belongs to: 2 topic, 4 broker, 8 broker logger, 16 client metrics, 32 group. Versions 0+.
 	ResourceType int8
-	// ResourceName: versions 0+.
+	// ResourceName is the resource's name; for brokers the id, or empty for all of them. Versions 0+.
 	ResourceName string
-	// Name: versions 0+.
+	// Name is the config's key. Versions 0+.
 	Name string
-	// Value: versions 0+, nullable in 0+.
+	// Value is the new value; null removes the key. Versions 0+, nullable in 0+.
 	Value *string
 	// UnknownTags are the tagged fields that this code doesn't know, in rising order. They are written back.
 	UnknownTags []Tag
@@ -1195,30 +1200,31 @@ func (v *ConfigRecord) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// PartitionChangeRecord is a record of the kind "metadata", type 5, versions 0-2, flexible versions 0+.
-// NewPartitionChangeRecord sets the defaults.
+// PartitionChangeRecord changes a partition. Fields at their default leave things as they are. Kind "metadata", type 5,
+// versions 0-2, flexible versions 0+. NewPartitionChangeRecord sets the defaults.
 type PartitionChangeRecord struct {
-	// PartitionID: versions 0+, default -1.
+	// PartitionID is the partition's number in its topic. Versions 0+, default -1.
 	PartitionID int32
-	// TopicID: versions 0+.
+	// TopicID is the id of the topic. Versions 0+.
 	TopicID uuid.UUID
-	// ISR: versions 0+, tag 0, nullable in 0+, default null.
+	// ISR is the new ISR. Versions 0+, tag 0, nullable in 0+, default null.
 	ISR []int32
-	// Leader: versions 0+, tag 1, default -2.
+	// Leader is the new leader, -1 for none, -2 for no change. Any other value than -2 raises the leader epoch. Versions 0+, tag
+	// 1, default -2.
 	Leader int32
-	// Replicas: versions 0+, tag 2, nullable in 0+, default null.
+	// Replicas is the new replicas. Versions 0+, tag 2, nullable in 0+, default null.
 	Replicas []int32
-	// RemovingReplicas: versions 0+, tag 3, nullable in 0+, default null.
+	// RemovingReplicas is the new removing replicas. Versions 0+, tag 3, nullable in 0+, default null.
 	RemovingReplicas []int32
-	// AddingReplicas: versions 0+, tag 4, nullable in 0+, default null.
+	// AddingReplicas is the new adding replicas. Versions 0+, tag 4, nullable in 0+, default null.
 	AddingReplicas []int32
-	// LeaderRecoveryState: versions 0+, tag 5, default -1.
+	// LeaderRecoveryState is the new recovery state, -1 for no change. Versions 0+, tag 5, default -1.
 	LeaderRecoveryState int8
-	// Directories: versions 1+, tag 8, nullable in 1+, default null.
+	// Directories is the new log directory of each replica. Versions 1+, tag 8, nullable in 1+, default null.
 	Directories []uuid.UUID
-	// EligibleLeaderReplicas: versions 2+, tag 6, nullable in 2+, default null.
+	// EligibleLeaderReplicas is the new eligible leader replicas. Versions 2+, tag 6, nullable in 2+, default null.
 	EligibleLeaderReplicas []int32
-	// LastKnownELR: versions 2+, tag 7, nullable in 2+, default null.
+	// LastKnownELR is the new last known eligible leader replicas. Versions 2+, tag 7, nullable in 2+, default null.
 	LastKnownELR []int32
 	// UnknownTags are the tagged fields that this code doesn't know, in rising order. They are written back.
 	UnknownTags []Tag
@@ -1709,8 +1715,8 @@ func (v *PartitionChangeRecord) json(dst []byte, version int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// FenceBrokerRecord is a record of the kind "metadata", type 7, versions 0, flexible versions 0+. NewFenceBrokerRecord sets
-// the defaults.
+// FenceBrokerRecord fences a broker. Replaced by BrokerRegistrationChangeRecord; only read. Kind "metadata", type 7,
+// versions 0, flexible versions 0+. NewFenceBrokerRecord sets the defaults.
 type FenceBrokerRecord struct {
 	// ID: versions 0+.
 	ID int32
@@ -1809,8 +1815,8 @@ func (v *FenceBrokerRecord) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// UnfenceBrokerRecord is a record of the kind "metadata", type 8, versions 0, flexible versions 0+. NewUnfenceBrokerRecord
-// sets the defaults.
+// UnfenceBrokerRecord unfences a broker. Replaced by BrokerRegistrationChangeRecord; only read. Kind "metadata", type 8,
+// versions 0, flexible versions 0+. NewUnfenceBrokerRecord sets the defaults.
 type UnfenceBrokerRecord struct {
 	// ID: versions 0+.
 	ID int32
@@ -1911,8 +1917,8 @@ func (v *UnfenceBrokerRecord) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// RemoveTopicRecord is a record of the kind "metadata", type 9, versions 0, flexible versions 0+. NewRemoveTopicRecord sets
-// the defaults.
+// RemoveTopicRecord deletes a topic with its partitions and its configs. Kind "metadata", type 9, versions 0, flexible
+// versions 0+. NewRemoveTopicRecord sets the defaults.
 type RemoveTopicRecord struct {
 	// TopicID: versions 0+.
 	TopicID uuid.UUID
@@ -2003,20 +2009,20 @@ func (v *RemoveTopicRecord) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// DelegationTokenRecord is a record of the kind "metadata", type 10, versions 0, flexible versions 0+.
-// NewDelegationTokenRecord sets the defaults.
+// DelegationTokenRecord creates or renews a delegation token. Its HMAC isn't here: every node computes it from the secret
+// key. Kind "metadata", type 10, versions 0, flexible versions 0+. NewDelegationTokenRecord sets the defaults.
 type DelegationTokenRecord struct {
-	// Owner: versions 0+.
+	// Owner is the principal that the token stands for, as type:name. Versions 0+.
 	Owner string
-	// Requester: versions 0+.
+	// Requester is the principal that asked for the token. Versions 0+.
 	Requester string
-	// Renewers: versions 0+.
+	// Renewers is the principals that may renew it. Versions 0+.
 	Renewers []string
-	// IssueTimestamp: versions 0+.
+	// IssueTimestamp is when it was made, ms since 1970. Versions 0+.
 	IssueTimestamp int64
-	// MaxTimestamp: versions 0+.
+	// MaxTimestamp is when it ends however often it is renewed, ms since 1970. Versions 0+.
 	MaxTimestamp int64
-	// ExpirationTimestamp: versions 0+.
+	// ExpirationTimestamp is when it ends unless it is renewed, ms since 1970. Versions 0+.
 	ExpirationTimestamp int64
 	// TokenID: versions 0+.
 	TokenID string
@@ -2166,20 +2172,20 @@ func (v *DelegationTokenRecord) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// UserScramCredentialRecord is a record of the kind "metadata", type 11, versions 0, flexible versions 0+.
+// UserScramCredentialRecord sets a user's SCRAM credential. Kind "metadata", type 11, versions 0, flexible versions 0+.
 // NewUserScramCredentialRecord sets the defaults.
 type UserScramCredentialRecord struct {
-	// Name: versions 0+.
+	// Name is the user. Versions 0+.
 	Name string
-	// Mechanism: versions 0+.
+	// Mechanism is 1 for SCRAM-SHA-256, 2 for SCRAM-SHA-512. Versions 0+.
 	Mechanism int8
-	// Salt: versions 0+.
+	// Salt is random bytes. Versions 0+.
 	Salt []byte
-	// StoredKey: versions 0+.
+	// StoredKey is what the client's proof is checked against. Versions 0+.
 	StoredKey []byte
-	// ServerKey: versions 0+.
+	// ServerKey is what the server proves itself with. Versions 0+.
 	ServerKey []byte
-	// Iterations: versions 0+.
+	// Iterations is how many times the password was hashed. Versions 0+.
 	Iterations int32
 	// UnknownTags are the tagged fields that this code doesn't know, in rising order. They are written back.
 	UnknownTags []Tag
@@ -2303,12 +2309,12 @@ func (v *UserScramCredentialRecord) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// FeatureLevelRecord is a record of the kind "metadata", type 12, versions 0, flexible versions 0+. NewFeatureLevelRecord
-// sets the defaults.
+// FeatureLevelRecord finalizes a feature's level. Kind "metadata", type 12, versions 0, flexible versions 0+.
+// NewFeatureLevelRecord sets the defaults.
 type FeatureLevelRecord struct {
-	// Name: versions 0+.
+	// Name is the feature: metadata.version, group.version and so on, but never kraft.version. Versions 0+.
 	Name string
-	// FeatureLevel: versions 0+.
+	// FeatureLevel is the level; 0 takes the feature away. Versions 0+.
 	FeatureLevel int16
 	// UnknownTags are the tagged fields that this code doesn't know, in rising order. They are written back.
 	UnknownTags []Tag
@@ -2405,26 +2411,27 @@ func (v *FeatureLevelRecord) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// ClientQuotaRecord is a record of the kind "metadata", type 14, versions 0, flexible versions 0+. NewClientQuotaRecord sets
-// the defaults.
+// ClientQuotaRecord sets or removes a client quota. Kind "metadata", type 14, versions 0, flexible versions 0+.
+// NewClientQuotaRecord sets the defaults.
 type ClientQuotaRecord struct {
-	// Entity: versions 0+.
+	// Entity is whom the quota is for. Versions 0+.
 	Entity []ClientQuotaRecordEntityData
-	// Key: versions 0+.
+	// Key is the quota: producer_byte_rate, consumer_byte_rate, request_percentage, controller_mutation_rate or
+	// connection_creation_rate. Versions 0+.
 	Key string
-	// Value: versions 0+.
+	// Value is its value. Versions 0+.
 	Value float64
-	// Remove: versions 0+.
+	// Remove is whether the quota is taken away. Versions 0+.
 	Remove bool
 	// UnknownTags are the tagged fields that this code doesn't know, in rising order. They are written back.
 	UnknownTags []Tag
 }
 
-// ClientQuotaRecordEntityData is EntityData of ClientQuotaRecord, versions 0+.
+// ClientQuotaRecordEntityData is one part of an entity. Versions 0+.
 type ClientQuotaRecordEntityData struct {
-	// EntityType: versions 0+.
+	// EntityType is user, client-id or ip. Versions 0+.
 	EntityType string
-	// EntityName: versions 0+, nullable in 0+.
+	// EntityName is its name; null for the default of the type. Versions 0+, nullable in 0+.
 	EntityName *string
 	// UnknownTags are the tagged fields that this code doesn't know, in rising order. They are written back.
 	UnknownTags []Tag
@@ -2594,14 +2601,14 @@ func (v *ClientQuotaRecordEntityData) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// ProducerIdsRecord is a record of the kind "metadata", type 15, versions 0, flexible versions 0+. NewProducerIdsRecord sets
-// the defaults.
+// ProducerIdsRecord gives a block of producer ids to a broker. Kind "metadata", type 15, versions 0, flexible versions 0+.
+// NewProducerIdsRecord sets the defaults.
 type ProducerIdsRecord struct {
-	// BrokerID: versions 0+.
+	// BrokerID is the broker that asked; -1 in snapshots. Versions 0+.
 	BrokerID int32
-	// BrokerEpoch: versions 0+, default -1.
+	// BrokerEpoch is that broker's epoch; -1 in snapshots. Versions 0+, default -1.
 	BrokerEpoch int64
-	// NextProducerID: versions 0+.
+	// NextProducerID is the first id behind the block. Versions 0+.
 	NextProducerID int64
 	// UnknownTags are the tagged fields that this code doesn't know, in rising order. They are written back.
 	UnknownTags []Tag
@@ -2702,20 +2709,20 @@ func (v *ProducerIdsRecord) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// BrokerRegistrationChangeRecord is a record of the kind "metadata", type 17, versions 0-3, flexible versions 0+.
-// NewBrokerRegistrationChangeRecord sets the defaults.
+// BrokerRegistrationChangeRecord changes a broker's registration. Kind "metadata", type 17, versions 0-3, flexible versions
+// 0+. NewBrokerRegistrationChangeRecord sets the defaults.
 type BrokerRegistrationChangeRecord struct {
 	// BrokerID: versions 0+.
 	BrokerID int32
-	// BrokerEpoch: versions 0+.
+	// BrokerEpoch is the epoch of the registration; another one is an error. Versions 0+.
 	BrokerEpoch int64
-	// Fenced: versions 0+, tag 0.
+	// Fenced is -1 to unfence, 1 to fence, 0 for no change. Versions 0+, tag 0.
 	Fenced int8
-	// InControlledShutdown: versions 1+, tag 1.
+	// InControlledShutdown is 1 when a controlled shutdown began, 0 for no change. Versions 1+, tag 1.
 	InControlledShutdown int8
-	// LogDirs: versions 2+, tag 2.
+	// LogDirs is the log directories that are online now; empty for no change. Versions 2+, tag 2.
 	LogDirs []uuid.UUID
-	// CordonedLogDirs: versions 3+, tag 3, nullable in 3+, default null.
+	// CordonedLogDirs is the cordoned log directories; null for no change. Versions 3+, tag 3, nullable in 3+, default null.
 	CordonedLogDirs []uuid.UUID
 	// UnknownTags are the tagged fields that this code doesn't know, in rising order. They are written back.
 	UnknownTags []Tag
@@ -2972,24 +2979,24 @@ func (v *BrokerRegistrationChangeRecord) json(dst []byte, version int16) []byte 
 	return endJSON(dst, '}')
 }
 
-// AccessControlEntryRecord is a record of the kind "metadata", type 18, versions 0, flexible versions 0+.
-// NewAccessControlEntryRecord sets the defaults.
+// AccessControlEntryRecord adds an access control entry. The numbers are those of the protocol. Kind "metadata", type 18,
+// versions 0, flexible versions 0+. NewAccessControlEntryRecord sets the defaults.
 type AccessControlEntryRecord struct {
-	// ID: versions 0+.
+	// ID is the entry's id. Versions 0+.
 	ID uuid.UUID
-	// ResourceType: versions 0+.
+	// ResourceType is 2 topic, 3 group, 4 cluster, 5 transactional id, 6 delegation token, 7 user. Versions 0+.
 	ResourceType int8
 	// ResourceName: versions 0+.
 	ResourceName string
-	// PatternType: versions 0+.
+	// PatternType is 3 literal, 4 prefixed. Versions 0+.
 	PatternType int8
-	// Principal: versions 0+.
+	// Principal is whom it is for, as type:name. Versions 0+.
 	Principal string
-	// Host: versions 0+.
+	// Host is the client's address, * for any. Versions 0+.
 	Host string
 	// Operation: versions 0+.
 	Operation int8
-	// PermissionType: versions 0+.
+	// PermissionType is 2 deny, 3 allow. Versions 0+.
 	PermissionType int8
 	// UnknownTags are the tagged fields that this code doesn't know, in rising order. They are written back.
 	UnknownTags []Tag
@@ -3122,8 +3129,8 @@ func (v *AccessControlEntryRecord) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// RemoveAccessControlEntryRecord is a record of the kind "metadata", type 19, versions 0, flexible versions 0+.
-// NewRemoveAccessControlEntryRecord sets the defaults.
+// RemoveAccessControlEntryRecord removes an access control entry. Kind "metadata", type 19, versions 0, flexible versions
+// 0+. NewRemoveAccessControlEntryRecord sets the defaults.
 type RemoveAccessControlEntryRecord struct {
 	// ID: versions 0+.
 	ID uuid.UUID
@@ -3216,7 +3223,8 @@ func (v *RemoveAccessControlEntryRecord) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// NoOpRecord is a record of the kind "metadata", type 20, versions 0, flexible versions 0+. NewNoOpRecord sets the defaults.
+// NoOpRecord does nothing. The active controller writes one now and then, so that brokers can prove that they keep up. Kind
+// "metadata", type 20, versions 0, flexible versions 0+. NewNoOpRecord sets the defaults.
 type NoOpRecord struct {
 	// UnknownTags are the tagged fields that this code doesn't know, in rising order. They are written back.
 	UnknownTags []Tag
@@ -3299,8 +3307,8 @@ func (v *NoOpRecord) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// ZkMigrationStateRecord is a record of the kind "metadata", type 21, versions 0, flexible versions 0+.
-// NewZkMigrationStateRecord sets the defaults.
+// ZkMigrationStateRecord said how far a migration from ZooKeeper was. It has no meaning any more; only read. Kind
+// "metadata", type 21, versions 0, flexible versions 0+. NewZkMigrationStateRecord sets the defaults.
 type ZkMigrationStateRecord struct {
 	// ZkMigrationState: versions 0+.
 	ZkMigrationState int8
@@ -3393,8 +3401,8 @@ func (v *ZkMigrationStateRecord) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// RemoveUserScramCredentialRecord is a record of the kind "metadata", type 22, versions 0, flexible versions 0+.
-// NewRemoveUserScramCredentialRecord sets the defaults.
+// RemoveUserScramCredentialRecord removes a user's SCRAM credential. Kind "metadata", type 22, versions 0, flexible versions
+// 0+. NewRemoveUserScramCredentialRecord sets the defaults.
 type RemoveUserScramCredentialRecord struct {
 	// Name: versions 0+.
 	Name string
@@ -3497,10 +3505,10 @@ func (v *RemoveUserScramCredentialRecord) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// BeginTransactionRecord is a record of the kind "metadata", type 23, versions 0, flexible versions 0+.
-// NewBeginTransactionRecord sets the defaults.
+// BeginTransactionRecord begins a metadata transaction: what follows counts only when its end is there. Kind "metadata",
+// type 23, versions 0, flexible versions 0+. NewBeginTransactionRecord sets the defaults.
 type BeginTransactionRecord struct {
-	// Name: versions 0+, tag 0, nullable in 0+, default null.
+	// Name is what the transaction is for. Versions 0+, tag 0, nullable in 0+, default null.
 	Name *string
 	// UnknownTags are the tagged fields that this code doesn't know, in rising order. They are written back.
 	UnknownTags []Tag
@@ -3620,8 +3628,8 @@ func (v *BeginTransactionRecord) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// EndTransactionRecord is a record of the kind "metadata", type 24, versions 0, flexible versions 0+.
-// NewEndTransactionRecord sets the defaults.
+// EndTransactionRecord ends a metadata transaction: its records count. Kind "metadata", type 24, versions 0, flexible
+// versions 0+. NewEndTransactionRecord sets the defaults.
 type EndTransactionRecord struct {
 	// UnknownTags are the tagged fields that this code doesn't know, in rising order. They are written back.
 	UnknownTags []Tag
@@ -3706,10 +3714,10 @@ func (v *EndTransactionRecord) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// AbortTransactionRecord is a record of the kind "metadata", type 25, versions 0, flexible versions 0+.
+// AbortTransactionRecord drops a metadata transaction. Kind "metadata", type 25, versions 0, flexible versions 0+.
 // NewAbortTransactionRecord sets the defaults.
 type AbortTransactionRecord struct {
-	// Reason: versions 0+, tag 0, nullable in 0+, default null.
+	// Reason is why. Versions 0+, tag 0, nullable in 0+, default null.
 	Reason *string
 	// UnknownTags are the tagged fields that this code doesn't know, in rising order. They are written back.
 	UnknownTags []Tag
@@ -3829,7 +3837,7 @@ func (v *AbortTransactionRecord) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// RemoveDelegationTokenRecord is a record of the kind "metadata", type 26, versions 0, flexible versions 0+.
+// RemoveDelegationTokenRecord removes a delegation token. Kind "metadata", type 26, versions 0, flexible versions 0+.
 // NewRemoveDelegationTokenRecord sets the defaults.
 type RemoveDelegationTokenRecord struct {
 	// TokenID: versions 0+.
@@ -3923,24 +3931,24 @@ func (v *RemoveDelegationTokenRecord) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// RegisterControllerRecord is a record of the kind "metadata", type 27, versions 0, flexible versions 0+.
+// RegisterControllerRecord registers a controller. Kind "metadata", type 27, versions 0, flexible versions 0+.
 // NewRegisterControllerRecord sets the defaults.
 type RegisterControllerRecord struct {
 	// ControllerID: versions 0+.
 	ControllerID int32
-	// IncarnationID: versions 0+.
+	// IncarnationID is drawn by the controller at each start. Versions 0+.
 	IncarnationID uuid.UUID
-	// ZkMigrationReady: versions 0+.
+	// ZkMigrationReady is whether the controller was ready for a migration from ZooKeeper; no longer set. Versions 0+.
 	ZkMigrationReady bool
-	// EndPoints: versions 0+.
+	// EndPoints is where others reach the controller. Versions 0+.
 	EndPoints []RegisterControllerRecordControllerEndpoint
-	// Features: versions 0+.
+	// Features is the feature levels that the controller supports. Versions 0+.
 	Features []RegisterControllerRecordControllerFeature
 	// UnknownTags are the tagged fields that this code doesn't know, in rising order. They are written back.
 	UnknownTags []Tag
 }
 
-// RegisterControllerRecordControllerEndpoint is ControllerEndpoint of RegisterControllerRecord, versions 0+.
+// RegisterControllerRecordControllerEndpoint is one listener of the controller. Versions 0+.
 type RegisterControllerRecordControllerEndpoint struct {
 	// Name: versions 0+.
 	Name string
@@ -3954,7 +3962,7 @@ type RegisterControllerRecordControllerEndpoint struct {
 	UnknownTags []Tag
 }
 
-// RegisterControllerRecordControllerFeature is ControllerFeature of RegisterControllerRecord, versions 0+.
+// RegisterControllerRecordControllerFeature is one feature that the controller supports. Versions 0+.
 type RegisterControllerRecordControllerFeature struct {
 	// Name: versions 0+.
 	Name string
@@ -4215,10 +4223,10 @@ func (v *RegisterControllerRecordControllerFeature) json(dst []byte, _ int16) []
 	return endJSON(dst, '}')
 }
 
-// ClearElrRecord is a record of the kind "metadata", type 28, versions 0, flexible versions 0+. NewClearElrRecord sets the
-// defaults.
+// ClearElrRecord empties the eligible leader replicas of one topic or of all. Kind "metadata", type 28, versions 0, flexible
+// versions 0+. NewClearElrRecord sets the defaults.
 type ClearElrRecord struct {
-	// TopicName: versions 0+.
+	// TopicName is the topic; empty for all. Versions 0+.
 	TopicName string
 	// UnknownTags are the tagged fields that this code doesn't know, in rising order. They are written back.
 	UnknownTags []Tag
@@ -4307,8 +4315,8 @@ func (v *ClearElrRecord) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// UnregisterControllerRecord is a record of the kind "metadata", type 29, versions 0, flexible versions 0+.
-// NewUnregisterControllerRecord sets the defaults.
+// UnregisterControllerRecord takes a controller's registration away. Kind "metadata", type 29, versions 0, flexible versions
+// 0+. NewUnregisterControllerRecord sets the defaults.
 type UnregisterControllerRecord struct {
 	// ControllerID: versions 0+.
 	ControllerID int32

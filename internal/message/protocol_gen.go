@@ -6,16 +6,16 @@ import (
 	"fmt"
 )
 
-// ConsumerProtocolSubscription is a record of the kind "protocol", versions 0-3, flexible versions none.
-// NewConsumerProtocolSubscription sets the defaults.
+// ConsumerProtocolSubscription is what a classic consumer sends in JoinGroup. Kind "protocol", versions 0-3, flexible
+// versions none. NewConsumerProtocolSubscription sets the defaults.
 type ConsumerProtocolSubscription struct {
 	// Topics: versions 0+.
 	Topics []string
 	// UserData: versions 0+, nullable in 0+, default null.
 	UserData []byte
-	// OwnedPartitions: versions 1+, ignorable.
+	// OwnedPartitions is what a cooperative member owns. Versions 1+, ignorable.
 	OwnedPartitions []ConsumerProtocolSubscriptionTopicPartition
-	// GenerationID: versions 2+, default -1, ignorable.
+	// GenerationID is the generation that it owned them in. Versions 2+, default -1, ignorable.
 	GenerationID int32
 	// RackID: versions 3+, nullable in 3+, default null, ignorable.
 	RackID *string
@@ -276,8 +276,8 @@ func (v *ConsumerProtocolSubscriptionTopicPartition) json(dst []byte, version in
 	return endJSON(dst, '}')
 }
 
-// ConsumerProtocolAssignment is a record of the kind "protocol", versions 0-3, flexible versions none.
-// NewConsumerProtocolAssignment sets the defaults.
+// ConsumerProtocolAssignment is what a classic consumer gets in SyncGroup. Kind "protocol", versions 0-3, flexible versions
+// none. NewConsumerProtocolAssignment sets the defaults.
 type ConsumerProtocolAssignment struct {
 	// AssignedPartitions: versions 0+.
 	AssignedPartitions []ConsumerProtocolAssignmentTopicPartition

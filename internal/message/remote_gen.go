@@ -8,8 +8,8 @@ import (
 	"gregor/internal/uuid"
 )
 
-// RemoteLogSegmentMetadataRecord is a record of the kind "remote", type 0, versions 0, flexible versions 0+.
-// NewRemoteLogSegmentMetadataRecord sets the defaults.
+// RemoteLogSegmentMetadataRecord says that the copying of a log segment to remote storage began. Kind "remote", type 0,
+// versions 0, flexible versions 0+. NewRemoteLogSegmentMetadataRecord sets the defaults.
 type RemoteLogSegmentMetadataRecord struct {
 	// RemoteLogSegmentID: versions 0+.
 	RemoteLogSegmentID RemoteLogSegmentMetadataRecordRemoteLogSegmentIdEntry
@@ -388,8 +388,8 @@ func (v *RemoteLogSegmentMetadataRecordTopicIdPartitionEntry) json(dst []byte, _
 	return endJSON(dst, '}')
 }
 
-// RemoteLogSegmentMetadataUpdateRecord is a record of the kind "remote", type 1, versions 0, flexible versions 0+.
-// NewRemoteLogSegmentMetadataUpdateRecord sets the defaults.
+// RemoteLogSegmentMetadataUpdateRecord says that the state of a remote log segment changed. Kind "remote", type 1, versions
+// 0, flexible versions 0+. NewRemoteLogSegmentMetadataUpdateRecord sets the defaults.
 type RemoteLogSegmentMetadataUpdateRecord struct {
 	// RemoteLogSegmentID: versions 0+.
 	RemoteLogSegmentID RemoteLogSegmentMetadataUpdateRecordRemoteLogSegmentIdEntry
@@ -621,8 +621,8 @@ func (v *RemoteLogSegmentMetadataUpdateRecordTopicIdPartitionEntry) json(dst []b
 	return endJSON(dst, '}')
 }
 
-// RemotePartitionDeleteMetadataRecord is a record of the kind "remote", type 2, versions 0, flexible versions 0+.
-// NewRemotePartitionDeleteMetadataRecord sets the defaults.
+// RemotePartitionDeleteMetadataRecord says how far the deletion of a partition's remote log is. Kind "remote", type 2,
+// versions 0, flexible versions 0+. NewRemotePartitionDeleteMetadataRecord sets the defaults.
 type RemotePartitionDeleteMetadataRecord struct {
 	// TopicIDPartition: versions 0+.
 	TopicIDPartition RemotePartitionDeleteMetadataRecordTopicIdPartitionEntry
@@ -797,8 +797,8 @@ func (v *RemotePartitionDeleteMetadataRecordTopicIdPartitionEntry) json(dst []by
 	return endJSON(dst, '}')
 }
 
-// RemoteLogSegmentMetadataSnapshotRecord is a record of the kind "remote", type 3, versions 0, flexible versions 0+.
-// NewRemoteLogSegmentMetadataSnapshotRecord sets the defaults.
+// RemoteLogSegmentMetadataSnapshotRecord is a remote log segment in the local snapshot file; it is not sent to the topic.
+// Kind "remote", type 3, versions 0, flexible versions 0+. NewRemoteLogSegmentMetadataSnapshotRecord sets the defaults.
 type RemoteLogSegmentMetadataSnapshotRecord struct {
 	// SegmentID: versions 0+.
 	SegmentID uuid.UUID

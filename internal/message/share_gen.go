@@ -8,8 +8,8 @@ import (
 	"gregor/internal/uuid"
 )
 
-// ShareSnapshotKey is a record of the kind "share-key", type 0, versions 0, flexible versions none. NewShareSnapshotKey sets
-// the defaults.
+// ShareSnapshotKey is the key of the share state of a partition. Kind "share-key", type 0, versions 0, flexible versions
+// none. NewShareSnapshotKey sets the defaults.
 type ShareSnapshotKey struct {
 	// GroupID: versions 0.
 	GroupID string
@@ -110,16 +110,16 @@ func (v *ShareSnapshotKey) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// ShareSnapshotValue is a record of the kind "share-value", type 0, versions 0, flexible versions 0+. NewShareSnapshotValue
-// sets the defaults.
+// ShareSnapshotValue is the whole share state of a partition. Kind "share-value", type 0, versions 0, flexible versions 0+.
+// NewShareSnapshotValue sets the defaults.
 type ShareSnapshotValue struct {
-	// SnapshotEpoch: versions 0+.
+	// SnapshotEpoch is rising by one with each snapshot; updates name the one that they belong to. Versions 0+.
 	SnapshotEpoch int32
 	// StateEpoch: versions 0+.
 	StateEpoch int32
 	// LeaderEpoch: versions 0+.
 	LeaderEpoch int32
-	// StartOffset: versions 0+.
+	// StartOffset is the first offset that isn't done with. Versions 0+.
 	StartOffset int64
 	// DeliveryCompleteCount: versions 0+, tag 0, default -1.
 	DeliveryCompleteCount int32
@@ -139,7 +139,7 @@ type ShareSnapshotValueStateBatch struct {
 	FirstOffset int64
 	// LastOffset: versions 0+.
 	LastOffset int64
-	// DeliveryState: versions 0+.
+	// DeliveryState is 0 available, 1 acquired, 2 acknowledged, 3 archiving, 4 archived. Versions 0+.
 	DeliveryState int8
 	// DeliveryCount: versions 0+.
 	DeliveryCount int16
@@ -376,8 +376,8 @@ func (v *ShareSnapshotValueStateBatch) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// ShareUpdateKey is a record of the kind "share-key", type 1, versions 0, flexible versions none. NewShareUpdateKey sets the
-// defaults.
+// ShareUpdateKey is the key of a change of the share state of a partition. Kind "share-key", type 1, versions 0, flexible
+// versions none. NewShareUpdateKey sets the defaults.
 type ShareUpdateKey struct {
 	// GroupID: versions 0.
 	GroupID string
@@ -478,8 +478,8 @@ func (v *ShareUpdateKey) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// ShareUpdateValue is a record of the kind "share-value", type 1, versions 0, flexible versions 0+. NewShareUpdateValue sets
-// the defaults.
+// ShareUpdateValue is a change of the share state of a partition. Kind "share-value", type 1, versions 0, flexible versions
+// 0+. NewShareUpdateValue sets the defaults.
 type ShareUpdateValue struct {
 	// SnapshotEpoch: versions 0+.
 	SnapshotEpoch int32
@@ -501,7 +501,7 @@ type ShareUpdateValueStateBatch struct {
 	FirstOffset int64
 	// LastOffset: versions 0+.
 	LastOffset int64
-	// DeliveryState: versions 0+.
+	// DeliveryState is 0 available, 1 acquired, 2 acknowledged, 3 archiving, 4 archived. Versions 0+.
 	DeliveryState int8
 	// DeliveryCount: versions 0+.
 	DeliveryCount int16

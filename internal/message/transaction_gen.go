@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// TransactionLogKey is a record of the kind "txn-key", type 0, versions 0, flexible versions none. NewTransactionLogKey sets
-// the defaults.
+// TransactionLogKey is the key of a transactional id. Kind "txn-key", type 0, versions 0, flexible versions none.
+// NewTransactionLogKey sets the defaults.
 type TransactionLogKey struct {
 	// TransactionalID: versions 0.
 	TransactionalID string
@@ -92,30 +92,31 @@ func (v *TransactionLogKey) json(dst []byte, _ int16) []byte {
 	return endJSON(dst, '}')
 }
 
-// TransactionLogValue is a record of the kind "txn-value", type 0, versions 0-1, flexible versions 1+.
+// TransactionLogValue is the state of a transactional id. Kind "txn-value", type 0, versions 0-1, flexible versions 1+.
 // NewTransactionLogValue sets the defaults.
 type TransactionLogValue struct {
-	// ProducerID: versions 0+.
+	// ProducerID is the producer id in use. Versions 0+.
 	ProducerID int64
-	// PreviousProducerID: versions 1+, tag 0, default -1.
+	// PreviousProducerID is the producer id before the last change, or -1. Versions 1+, tag 0, default -1.
 	PreviousProducerID int64
-	// NextProducerID: versions 1+, tag 1, default -1.
+	// NextProducerID is the producer id that comes when the epochs are used up, or -1. Versions 1+, tag 1, default -1.
 	NextProducerID int64
 	// ProducerEpoch: versions 0+.
 	ProducerEpoch int16
 	// NextProducerEpoch: versions 1+, tag 3, default -1.
 	NextProducerEpoch int16
-	// TransactionTimeoutMs: versions 0+.
+	// TransactionTimeoutMs is how long a transaction may stay open. Versions 0+.
 	TransactionTimeoutMs int32
-	// TransactionStatus: versions 0+.
+	// TransactionStatus is 0 Empty, 1 Ongoing, 2 PrepareCommit, 3 PrepareAbort, 4 CompleteCommit, 5 CompleteAbort, 6 Dead, 7
+	// PrepareEpochFence. Versions 0+.
 	TransactionStatus int8
-	// TransactionPartitions: versions 0+, nullable in 0+.
+	// TransactionPartitions is the partitions in the transaction; null in the state Empty. Versions 0+, nullable in 0+.
 	TransactionPartitions []TransactionLogValuePartitionsSchema
-	// TransactionLastUpdateTimestampMs: versions 0+.
+	// TransactionLastUpdateTimestampMs is when the state last changed, ms since 1970. Versions 0+.
 	TransactionLastUpdateTimestampMs int64
-	// TransactionStartTimestampMs: versions 0+.
+	// TransactionStartTimestampMs is when the transaction began, ms since 1970, or -1. Versions 0+.
 	TransactionStartTimestampMs int64
-	// ClientTransactionVersion: versions 1+, tag 2, default 0.
+	// ClientTransactionVersion is the transaction.version that the client speaks. Versions 1+, tag 2, default 0.
 	ClientTransactionVersion int16
 	// UnknownTags are the tagged fields that this code doesn't know, in rising order. They are written back.
 	UnknownTags []Tag
