@@ -311,3 +311,23 @@ func uintptrOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceDat
 
 // benchSendBuffer is "socket.send.buffer.bytes" in the fetch benchmarks; Kafka's default is 102400.
 var benchSendBuffer, _ = strconv.Atoi(os.Getenv("SEND_BUFFER"))
+
+// BenchmarkParked is produce whose replies come from another goroutine, as with acks=all.
+func BenchmarkParked(b *testing.B) {
+	for _, x := range []struct{ conns, depth int }{{1, 1}, {16, 1}, {1, 5}, {16, 5}} {
+		b.Run(fmt.Sprintf("conns=%d/depth=%d", x.conns, x.depth), func(b *testing.B) {
+			parked := make(chan *Request, 1024)
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				var h produceHandler
+				for r := range parked {
+					h.Handle(r)
+				}
+			})
+			b.Cleanup(func() { close(parked); wg.Wait() })
+			_, addr := startServer(b, Options{}, HandlerFunc(func(r *Request) { parked <- r }))
+			one := 4 + 4 + 1 + 1 + 6 + 1 + 4 + 2 + 8 + 8 + 8 + 1 + 1 + 1 + 1 + 4 + 1
+			benchRoundTrips(b, addr, x.conns, x.depth, produceFrame(1, 100), one*x.depth)
+		})
+	}
+}

@@ -222,6 +222,8 @@ func TestStalledRequestBeyondTheBudgetIsClosed(t *testing.T) {
 }
 
 // FuzzConnection sends arbitrary bytes in arbitrary pieces.
+//
+// Run it with -fuzzminimizetime 1x: which code an input reaches hangs on the scheduler a little, and minimizing goes on for ever.
 func FuzzConnection(f *testing.F) {
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"), uint8(3))
 	f.Add(request(1, "\x00\x00\x00\x00"), uint8(1))
