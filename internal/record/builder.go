@@ -89,6 +89,11 @@ func (b *Builder) AppendAt(offset, ts int64, key, value []byte, headers []Header
 	b.count++
 }
 
+// SetProducer sets the producer fields after the fact: a client knows the sequence only when it sends.
+func (b *Builder) SetProducer(id int64, epoch int16, baseSequence int32) {
+	b.o.ProducerID, b.o.ProducerEpoch, b.o.BaseSequence = id, epoch, baseSequence
+}
+
 // Count is how many records were appended.
 func (b *Builder) Count() int { return int(b.count) }
 

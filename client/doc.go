@@ -1,0 +1,36 @@
+// Package client is a Kafka client in pure Go: admin calls, a producer and a consumer. It works with any Kafka that still
+// speaks the protocol's current versions (2.1 and later) and needs nothing but this module.
+//
+//	c, err := client.New(client.Options{Seeds: []string{"localhost:9092"}})
+//	defer c.Close()
+//	p := c.NewProducer(client.ProducerOptions{})
+//	err = p.ProduceSync(ctx, &client.Record{Topic: "orders", Partition: -1, Value: []byte("hello")})
+//	u, err := c.NewConsumer(client.ConsumerOptions{Group: "billing", Topics: []string{"orders"}})
+//	records, err := u.Poll(ctx)
+//
+// # How it is built
+//
+//	errors.go          *Error with Kafka's code, and whether a retry may help
+//	conn.go            one connection: pipelined, versions negotiated (KIP-511)
+//	pool.go            connections by broker and purpose, dialled on demand with backoff
+//	request.go         send to any broker, to one, or to a coordinator; retries
+//	metadata.go        what is known of brokers, topics and leaders
+//	admin_*.go         admin calls, one file a subject
+//	producer.go        batches per partition; idempotent by default (KIP-98)
+//	partitioner.go     Java's key hash
+//	consumer.go        the consumer as its user sees it
+//	fetch.go           fetching, offset resolution, decoding, read_committed
+//	group.go           the consumer's one goroutine: group requests, commits
+//	group_core.go      classic group membership as a pure state machine
+//	assignor.go        range and cooperative-sticky (KIP-429)
+//
+// # Rules
+//
+// Every call takes a context; without a deadline, Options.Timeout bounds it. Retriable errors are retried inside with backoff
+// until then; what comes out is final, wraps *Error where a broker said it, and says what was being done to what.
+//
+// A connection's requests are answered in order, so requests that wait on the broker (fetches, joins) have connections of their
+// own. A connection with a request overdue is given up, and everything on it with it.
+//
+// Client, Producer and Consumer are safe for concurrent use.
+package client
