@@ -94,6 +94,8 @@ func (c *core) joinClassic(r *joinRequest, g *classicGroup, isNew bool, records 
 		}
 		c.dropPending(g, r.MemberID)
 		r.fail("", api.ErrGroupMaxSizeReached)
+		// Differs from Kafka: the others don't wait for the timeout if they were only waiting for this one.
+		res = c.maybeCompleteJoin(g, now)
 	case r.MemberID == "":
 		res = c.joinUnknown(r, g, now)
 	default:
@@ -237,6 +239,9 @@ func (g *classicGroup) joinResponse(m *classicMember, withMembers bool) *kmsg.Jo
 
 // rejoin parks a member with what it says now and goes on with the rebalance.
 func (c *core) rejoin(r *joinRequest, g *classicGroup, m *classicMember, why string, now time.Time) result {
+	// Differs from Kafka, which never answers a JoinGroup that was repeated while it was parked. Its connection is usually
+	// gone; if it isn't, it would be stuck.
+	c.answerJoin(g, m, joinError(m.id, api.ErrRebalanceInProgress))
 	g.update(m, r.protocols(), r.rebalanceTimeout(), r.sessionTimeout())
 	g.park(m, r.reply)
 	return c.rebalance(g, r.reason(why), now)

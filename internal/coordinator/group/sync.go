@@ -34,6 +34,7 @@ func (c *core) sync(r *kmsg.SyncGroupRequest, reply func(*kmsg.SyncGroupResponse
 	case statePreparing:
 		reply(syncError(api.ErrRebalanceInProgress))
 	case stateCompleting:
+		c.answerSync(m, syncError(api.ErrRebalanceInProgress)) // repeated; see rejoin
 		m.awaitingSync = reply
 		c.synced(g, m)
 		if g.isLeader(m.id) {
