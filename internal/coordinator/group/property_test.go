@@ -121,6 +121,31 @@ func (l *life) Sync(t *rapid.T) {
 	l.do(group, l.core.sync(r, func(*kmsg.SyncGroupResponse) { answered() }, l.now), -1)
 }
 
+// Settle brings a group's members together as far as they let it: all rejoin, and the leader assigns.
+func (l *life) Settle(t *rapid.T) {
+	l.t = t
+	group := l.group()
+	if l.failNext != nil {
+		l.unsaid["g"], l.unsaid["h"] = true, true
+	}
+	l.advance(4 * time.Second)
+	g, _ := l.core.groups.Get(group)
+	cg, _ := g.(*classicGroup)
+	if cg == nil {
+		return
+	}
+	for _, m := range slices.Clone(cg.members) {
+		if cg.member(m.id) != m || m.awaitingSync != nil {
+			continue
+		}
+		r := kmsg.NewPtrSyncGroupRequest()
+		r.Group, r.MemberID, r.InstanceID, r.Generation = group, m.id, m.instanceID, cg.generation
+		r.GroupAssignment = append(r.GroupAssignment, kmsg.SyncGroupRequestGroupAssignment{MemberID: m.id, MemberAssignment: []byte("settled")})
+		answered := l.ask("sync")
+		l.do(group, l.core.sync(r, func(*kmsg.SyncGroupResponse) { answered() }, l.now), -1)
+	}
+}
+
 func (l *life) Heartbeat(t *rapid.T) {
 	l.t = t
 	r := kmsg.NewPtrHeartbeatRequest()
@@ -357,6 +382,7 @@ func TestReplayEqualsHavingLived(t *testing.T) {
 			"":               l.Check,
 			"Join":           l.Join,
 			"Sync":           l.Sync,
+			"Settle":         l.Settle,
 			"Heartbeat":      l.Heartbeat,
 			"Leave":          l.Leave,
 			"Commit":         l.Commit,
