@@ -49,10 +49,8 @@ type Options struct {
 	// Config "max.connection.creation.rate".
 	MaxConnectionRate float64
 
-	// SendBufferBytes and ReceiveBufferBytes set the socket buffers. Zero or below: the system's, which tunes them. Config
-	// "socket.send.buffer.bytes" and "socket.receive.buffer.bytes", both 102400 by default. A small send buffer is not only
-	// thrift: with it a fetch of many MiB over loopback costs 0.14 CPU seconds a GiB, without it 0.40, because what is under
-	// way stays in the processor's cache. It is too small for a distant consumer.
+	// SendBufferBytes and ReceiveBufferBytes set the socket buffers. Zero or below: the system's, which tunes them, but for
+	// the send buffer of connections from this machine. Config "socket.send.buffer.bytes" and "socket.receive.buffer.bytes".
 	SendBufferBytes, ReceiveBufferBytes int
 }
 

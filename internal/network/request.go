@@ -34,13 +34,13 @@ type Request struct {
 
 // Reply ends the request with a response. It may be called from any goroutine and does not block: the response is written
 // when all earlier requests of the connection have ended, by the connection's own goroutine or another. The body stays valid
-// until then, since responses often point into it.
+// until then, since responses often point into it. A response that is a PartsResponse too is written as one.
 func (r *Request) Reply(resp Response) {
 	r.end("Reply")
 	r.Conn.finish(r, resp)
 }
 
-// ReplyParts is Reply with a response that has ranges of files in it.
+// ReplyParts is Reply with a response that always has ranges of files in it.
 func (r *Request) ReplyParts(resp PartsResponse) {
 	r.end("ReplyParts")
 	r.Conn.finish(r, resp)

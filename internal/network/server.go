@@ -33,6 +33,11 @@ type Server struct {
 	empty     chan struct{} // closed when the last connection has gone after Shutdown began
 }
 
+// loopbackSendBuffer is the send buffer of connections from this machine. What the system would let it grow to serves distant
+// clients; here it only spreads what is under way over more memory than the processor's cache holds. Measured with fetches of
+// 12 MiB, server and client together: 0.21 CPU seconds a GiB with 256 KiB, 0.39 with 512, 0.44 with the system's choice.
+const loopbackSendBuffer = 256 << 10
+
 // listener is a Listener that is open: localhost has two sockets.
 type listener struct {
 	Listener
@@ -302,8 +307,11 @@ func (s *Server) add(l *listener, nc net.Conn, remote netip.AddrPort) {
 	if t, ok := nc.(*net.TCPConn); ok {
 		// The standard library has set TCP_NODELAY.
 		_ = t.SetKeepAlive(true)
-		if n := s.opts.SendBufferBytes; n > 0 {
+		switch n := s.opts.SendBufferBytes; {
+		case n > 0:
 			_ = t.SetWriteBuffer(n)
+		case remote.Addr().IsLoopback():
+			_ = t.SetWriteBuffer(loopbackSendBuffer)
 		}
 	}
 	if l.Wrap != nil {
