@@ -62,8 +62,8 @@ func (b *Broker) produce(r *network.Request) {
 			return
 		}
 		r.NoReply()
-	case op.req.Acks == -1 && op.waits():
-		op.await(time.Duration(op.req.TimeoutMillis) * time.Millisecond)
+	case cfg.AcksFlush && len(op.appended) > 0 || op.req.Acks == -1 && op.waits():
+		op.await(time.Duration(op.req.TimeoutMillis)*time.Millisecond, cfg.AcksFlush)
 	default:
 		r.Reply(op)
 	}
@@ -210,8 +210,8 @@ func (op *produceOp) waits() bool {
 	return false
 }
 
-// await parks the reply until the high watermarks have passed.
-func (op *produceOp) await(timeout time.Duration) {
+// await parks the reply until the high watermarks have passed and, with flush, the records are on disk.
+func (op *produceOp) await(timeout time.Duration, flush bool) {
 	wait := replica.NewAckOp(len(op.appended), func(errs []*api.Error) {
 		for i, err := range errs {
 			if err != nil {
@@ -224,10 +224,16 @@ func (op *produceOp) await(timeout time.Duration) {
 		op.r.Reply(op)
 	})
 	// The names in the decoded request lie in the body, which is not needed any more; resp holds strings of its own.
+	all := op.req.Acks == -1
 	op.req.Reset()
 	op.r.DropBody()
 	for i, a := range op.appended {
-		wait.Wait(i, a.partition, a.end)
+		if all {
+			wait.Wait(i, a.partition, a.end)
+		}
+		if flush {
+			wait.WaitFlush(i, a.partition)
+		}
 	}
 	wait.Start(timeout)
 }

@@ -39,6 +39,8 @@ type Partition struct {
 	// listener is told of each new high watermark; coordinators use it.
 	listener atomic.Pointer[func(hw int64)]
 
+	flusher flusher
+
 	waitMu  sync.Mutex // guards acks and fetches
 	acks    ackQueue
 	nAcks   atomic.Int32

@@ -53,13 +53,13 @@ func (q *ackQueue) popAll(dst []ackWait) []ackWait {
 	return dst
 }
 
-// AckOp is one produce request that waits for the high watermark on some of its partitions. When each is settled, or the
-// timeout is over, done is called once with one error for each index given to Wait (nil: committed; an index never waited
-// for stays nil).
+// AckOp is one produce request that waits on some of its partitions: for the high watermark, for the disk, or for both. When
+// each wait is settled, or the timeout is over, done is called once with one error for each index given to Wait and WaitFlush
+// (nil: committed; an index never waited for stays nil).
 type AckOp struct {
-	mu      sync.Mutex // guards errs, pending, timer, started, finished
+	mu      sync.Mutex // guards all below but done
 	errs    []*api.Error
-	pending []bool
+	pending []uint8
 	left    int
 	started bool
 	over    bool
@@ -69,19 +69,29 @@ type AckOp struct {
 
 // NewAckOp makes a wait over n partitions. After all Wait calls, Start must be called.
 func NewAckOp(n int, done func(errs []*api.Error)) *AckOp {
-	return &AckOp{errs: make([]*api.Error, n), pending: make([]bool, n), done: done}
+	return &AckOp{errs: make([]*api.Error, n), pending: make([]uint8, n), done: done}
 }
 
 // Wait parks index i of the operation on p until the high watermark reaches offset, which is the offset after the last
 // record.
 func (op *AckOp) Wait(i int, p *Partition, offset int64) {
-	op.mu.Lock()
-	op.pending[i] = true
-	op.left++
-	op.mu.Unlock()
+	op.add(i)
 	if err, parked := p.parkAck(ackWait{offset: offset, op: op, index: i}); !parked {
 		op.settle(i, err)
 	}
+}
+
+// WaitFlush parks index i of the operation on p until what is in the log now is on disk ("gregor.acks.flush").
+func (op *AckOp) WaitFlush(i int, p *Partition) {
+	op.add(i)
+	p.flusher.wait(p, func(err *api.Error) { op.settle(i, err) })
+}
+
+func (op *AckOp) add(i int) {
+	op.mu.Lock()
+	op.pending[i]++
+	op.left++
+	op.mu.Unlock()
 }
 
 // Start arms the timeout; done may be called from within.
@@ -98,12 +108,14 @@ func (op *AckOp) Start(timeout time.Duration) {
 
 func (op *AckOp) settle(i int, err *api.Error) {
 	op.mu.Lock()
-	if op.over || !op.pending[i] {
+	if op.over {
 		op.mu.Unlock()
 		return
 	}
-	op.pending[i] = false
-	op.errs[i] = err
+	op.pending[i]--
+	if err != nil {
+		op.errs[i] = err
+	}
 	op.left--
 	if op.left > 0 || !op.started {
 		op.mu.Unlock()
@@ -118,8 +130,8 @@ func (op *AckOp) expire() {
 		op.mu.Unlock()
 		return
 	}
-	for i, waiting := range op.pending {
-		if waiting {
+	for i, waits := range op.pending {
+		if waits > 0 {
 			op.errs[i] = api.ErrRequestTimedOut
 		}
 	}
@@ -197,4 +209,43 @@ func (w *FetchWait) fire() {
 		}
 	}
 	w.ready()
+}
+
+// flusher syncs a partition for all who wait at once: those who come while a sync is under way share the next one.
+type flusher struct {
+	mu      sync.Mutex // guards both
+	waiting []func(err *api.Error)
+	busy    bool
+}
+
+func (f *flusher) wait(p *Partition, done func(err *api.Error)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.waiting = append(f.waiting, done)
+	if !f.busy {
+		f.busy = true
+		go f.run(p)
+	}
+}
+
+// run syncs until nobody waits. It is the goroutine of whoever waited first and ends with the last wait.
+func (f *flusher) run(p *Partition) {
+	for {
+		f.mu.Lock()
+		batch := f.waiting
+		f.waiting = nil
+		if len(batch) == 0 {
+			f.busy = false
+			f.mu.Unlock()
+			return
+		}
+		f.mu.Unlock()
+		var failed *api.Error
+		if err := p.log.Flush(); err != nil {
+			failed = api.ErrKafkaStorageError
+		}
+		for _, done := range batch {
+			done(failed)
+		}
+	}
 }
