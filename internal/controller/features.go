@@ -166,11 +166,13 @@ func (m *features) updateOne(name string, v int16, kind int8, proposed map[strin
 		if v >= 1 && proposed[metadata.FeatureMetadataVersion] < int16(metadata.MinVersion) {
 			return invalid("%s could not be set to %d because it depends on metadata.version=%d (%s)", name, v, int16(metadata.MinVersion), metadata.MinVersion)
 		}
-		if f, ok := metadata.FeatureByName(name); ok {
-			for _, l := range f.Levels {
-				if l.Level == v && proposed[metadata.FeatureMetadataVersion] < int16(l.Needs) {
-					return invalid("%s could not be set to %d because it depends on metadata.version level %d", name, v, int16(l.Needs))
-				}
+		f, ok := metadata.FeatureByName(name)
+		if !ok {
+			return invalid("Feature %s not found.", name)
+		}
+		for _, l := range f.Levels {
+			if l.Level == v && proposed[metadata.FeatureMetadataVersion] < int16(l.Needs) {
+				return invalid("%s could not be set to %d because it depends on metadata.version level %d", name, v, int16(l.Needs))
 			}
 		}
 	}

@@ -102,10 +102,7 @@ func errorResponse(req kmsg.Request, err error) kmsg.Response {
 	switch out := resp.(type) {
 	case *kmsg.CreateTopicsResponse:
 		for _, t := range req.(*kmsg.CreateTopicsRequest).Topics {
-			r := kmsg.NewCreateTopicsResponseTopic()
-			r.Topic, r.NumPartitions, r.ReplicationFactor, r.ErrorCode, r.ErrorMessage = t.Topic, -1, -1, code, text
-			r.Configs = []kmsg.CreateTopicsResponseTopicConfig{}
-			out.Topics = append(out.Topics, r)
+			out.Topics = append(out.Topics, notCreated(t.Topic, err))
 		}
 	case *kmsg.DeleteTopicsResponse:
 		in := req.(*kmsg.DeleteTopicsRequest)

@@ -1,11 +1,13 @@
 package controller
 
 import (
+	"errors"
 	"slices"
 	"strings"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"gregor/internal/api"
 	"gregor/internal/config"
 )
 
@@ -30,7 +32,12 @@ func (s *schema) Validate(resourceType int8, name string, after, before map[stri
 	case kindGroup:
 		return s.static.ValidateGroup(after)
 	case kindClientMetrics:
-		return config.ValidateClientMetrics(name, after)
+		err := config.ValidateClientMetrics(name, after)
+		// Kafka blames the request, not the value, unless it was the value's own parser that stumbled.
+		if e, ok := errors.AsType[*config.ConfigError](err); ok && !strings.HasPrefix(e.Text, "Illegal client matching pattern") {
+			return api.WithMessage(api.ErrInvalidRequest, "%s", e.Text)
+		}
+		return err
 	}
 	return nil
 }

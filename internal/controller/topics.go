@@ -283,10 +283,7 @@ func (m *topics) create(rc *RequestContext, req *kmsg.CreateTopicsRequest) (Resu
 	mayCreate := rc.allowed(opCreate, resourceCluster, clusterName)
 	var refused []kmsg.CreateTopicsResponseTopic
 	refuse := func(name string, err error) {
-		t := kmsg.NewCreateTopicsResponseTopic()
-		t.Topic, t.NumPartitions, t.ReplicationFactor = name, -1, -1
-		t.ErrorCode, t.ErrorMessage = wire(err)
-		refused = append(refused, t)
+		refused = append(refused, notCreated(name, err))
 	}
 	wanted := make([]*kmsg.CreateTopicsRequestTopic, 0, len(req.Topics))
 	for i := range req.Topics {
@@ -318,9 +315,7 @@ func (m *topics) create(rc *RequestContext, req *kmsg.CreateTopicsRequest) (Resu
 				return Result{}, errTooLarge
 			}
 		} else {
-			result = kmsg.NewCreateTopicsResponseTopic()
-			result.Topic, result.NumPartitions, result.ReplicationFactor = t.Topic, -1, -1
-			result.ErrorCode, result.ErrorMessage = wire(err)
+			result = notCreated(t.Topic, err)
 		}
 		resp.Topics = append(resp.Topics, result)
 	}
@@ -329,6 +324,15 @@ func (m *topics) create(rc *RequestContext, req *kmsg.CreateTopicsRequest) (Resu
 		records = nil
 	}
 	return Result{Records: records, Response: resp, Atomic: true}, nil
+}
+
+// notCreated is the answer for a topic that wasn't created.
+func notCreated(name string, err error) kmsg.CreateTopicsResponseTopic {
+	t := kmsg.NewCreateTopicsResponseTopic()
+	t.Topic, t.NumPartitions, t.ReplicationFactor = name, -1, -1
+	t.Configs = []kmsg.CreateTopicsResponseTopicConfig{} // nil would be null on the wire
+	t.ErrorCode, t.ErrorMessage = wire(err)
+	return t
 }
 
 // errTooLarge refuses a request that would write more records than may be committed as one.
@@ -385,6 +389,7 @@ func (m *topics) createOne(rc *RequestContext, t *kmsg.CreateTopicsRequestTopic,
 		result.Configs = m.c.configs.describeNewTopic(configs)
 	} else {
 		result.NumPartitions, result.ReplicationFactor = -1, -1
+		result.Configs = []kmsg.CreateTopicsResponseTopicConfig{}
 		result.ConfigErrorCode = api.ErrTopicAuthorizationFailed.Code
 	}
 	r := message.NewTopicRecord()
