@@ -1,0 +1,214 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"gregor/internal/broker"
+	"gregor/internal/config"
+	"gregor/internal/coordinator/group"
+	"gregor/internal/log"
+	"gregor/internal/metadata"
+	"gregor/internal/record"
+	"gregor/internal/replica"
+	"gregor/internal/telemetry"
+	"gregor/internal/uuid"
+)
+
+// startBroker registers the broker, opens its logs and connects everything that serves clients.
+func (n *Node) startBroker(ctx context.Context) error {
+	if err := n.await(ctx, n.caughtUp()); err != nil {
+		return err
+	}
+	n.enter(telemetry.Registration)
+	if err := n.startLifecycle(); err != nil {
+		return err
+	}
+	bound, cancel := context.WithTimeoutCause(ctx, n.cfg.InitialRegistrationTimeout,
+		fmt.Errorf("the controller has not let this broker register within %v (initial.broker.registration.timeout.ms)", n.cfg.InitialRegistrationTimeout))
+	err := n.await(bound, n.lifecycle.CaughtUp())
+	cancel()
+	if err != nil {
+		return err
+	}
+	n.enter(telemetry.Recovery)
+	if err := n.openLogs(ctx); err != nil {
+		return err
+	}
+	n.enter(telemetry.Registration)
+	n.replicas = replica.New(replica.Options{NodeID: n.cfg.NodeID, Logs: n.logs, Config: n.live, Logger: n.logger, Rand: n.rand.generator()})
+	n.groups = group.New(n.groupOptions())
+	b := broker.New(broker.Options{NodeID: n.cfg.NodeID, ClusterID: n.clusterID, Config: n.live, Replicas: n.replicas, Clock: n.o.Clock,
+		Logger: n.logger, Controller: forwarder{n}, Groups: n.groups, Table: n.brokerTable, KRaftVersion: n.raft.KRaftVersion})
+	n.broker.Store(b)
+	n.groups.Start(n.cfg.GroupCoordinator.OffsetsPartitions)
+	if err := n.loader.Install(&brokerPublisher{n: n, b: b}); err != nil {
+		return err
+	}
+	n.lifecycle.ReadyToUnfence()
+	return n.await(ctx, n.lifecycle.Unfenced())
+}
+
+func (n *Node) startLifecycle() error {
+	incarnation, err := uuid.New(n.rand)
+	if err != nil {
+		return err
+	}
+	var dirs, cordoned []uuid.UUID
+	for _, d := range n.cfg.LogDirs {
+		dirs = append(dirs, n.dirIDs[d])
+		if slices.Contains(n.cfg.CordonedLogDirs, d) || slices.Contains(n.cfg.CordonedLogDirs, "*") {
+			cordoned = append(cordoned, n.dirIDs[d])
+		}
+	}
+	n.lifecycle = broker.NewLifecycle(broker.LifecycleOptions{
+		NodeID: n.cfg.NodeID, ClusterID: n.clusterID, Incarnation: incarnation, Rack: n.cfg.Rack, Listeners: n.advertised(),
+		Unstable: n.cfg.UnstableFeatureVersions, LogDirs: dirs, CordonedDirs: cordoned,
+		PreviousEpoch: log.PreviousBrokerEpoch(n.o.FS, n.cfg.LogDirs), Controller: forwarder{n}, MetadataOffset: n.loader.LastAppliedOffset,
+		HeartbeatInterval: n.cfg.BrokerHeartbeatInterval, SessionTimeout: n.cfg.BrokerSessionTimeout, Rand: n.rand.generator(), Logger: n.logger,
+	})
+	return n.loader.Install(&lifecycleWaker{n.lifecycle})
+}
+
+// lifecycleWaker tells the lifecycle of new metadata.
+type lifecycleWaker struct{ l *broker.Lifecycle }
+
+func (w *lifecycleWaker) Name() string { return "broker lifecycle" }
+
+func (w *lifecycleWaker) Publish(*metadata.Delta, *metadata.Image, metadata.Manifest) {
+	w.l.MetadataAdvanced()
+}
+
+// brokerPublisher gives new metadata to what serves clients: replicas first, because handlers that know a partition must find
+// its replica.
+type brokerPublisher struct {
+	n *Node
+	b *broker.Broker
+}
+
+func (p *brokerPublisher) Name() string { return "broker" }
+
+func (p *brokerPublisher) Publish(d *metadata.Delta, img *metadata.Image, _ metadata.Manifest) {
+	p.n.replicas.Publish(d, img)
+	p.b.Publish(d, img)
+}
+
+func (n *Node) openLogs(ctx context.Context) error {
+	c, img := n.cfg, n.loader.Image()
+	progress := &recoveryProgress{n: n, dirs: map[string]log.Progress{}}
+	var err error
+	n.logs, err = log.Open(ctx, log.Options{
+		FS: n.o.FS, Clock: n.o.Clock, Logger: n.logger, Dirs: c.LogDirs, Locks: n.locks, NodeID: c.NodeID, ClusterID: n.clusterID,
+		RecoveryThreads:      int(c.RecoveryThreadsPerDir),
+		TopicConfig:          func(topic string) log.Config { t := n.topicConfig(img, topic); return replica.LogConfig(&t) },
+		Known:                func(tp log.TopicPartition, id uuid.UUID) bool { return known(img, c.NodeID, tp, id) },
+		ProducerIDExpiration: c.ProducerIDExpiration,
+		MaxRecordBytes:       c.Topic.MaxDecompressedMessageBytes,
+		DeleteDelay:          c.Topic.FileDeleteDelay,
+		Intervals: log.Intervals{RecoveryPoint: c.FlushOffsetCheckpoint, LogStart: c.FlushStartOffsetCheckpoint, HighWatermark: c.HighWatermarkCheckpoint,
+			Retention: c.RetentionCheckInterval, InitialDelay: c.InitialTaskDelay, ProducerExpiry: c.ProducerIDExpirationInterval, Clean: c.CleanerBackoff},
+		Rand: n.rand.generator(), Progress: progress.update, OnDirFailure: n.dirFailed,
+	})
+	return err
+}
+
+func (n *Node) topicConfig(img *metadata.Image, topic string) config.Topic {
+	return n.live.Current().TopicWith(img.Configs.Topic(topic))
+}
+
+// known says whether the metadata has a replica of the partition, with that topic id, on this node.
+func known(img *metadata.Image, node int32, tp log.TopicPartition, id uuid.UUID) bool {
+	t := img.Topics.ByID(id)
+	if id == uuid.Zero {
+		t = img.Topics.ByName(tp.Topic)
+	}
+	if t == nil || t.Name != tp.Topic {
+		return false
+	}
+	p := t.Partition(tp.Partition)
+	return p != nil && slices.Contains(p.Replicas, node)
+}
+
+// recoveryProgress adds up the progress of the directories.
+type recoveryProgress struct {
+	n    *Node
+	mu   sync.Mutex // guards dirs, logged
+	dirs map[string]log.Progress
+	last time.Time
+}
+
+// progressInterval is how often a long recovery is heard of in the log.
+const progressInterval = 2 * time.Second
+
+func (r *recoveryProgress) update(p log.Progress) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.dirs[p.Dir] = p
+	var logs, loaded int
+	var bytes, done int64
+	for _, d := range r.dirs {
+		logs, loaded = logs+d.Logs, loaded+d.Loaded
+		bytes, done = bytes+d.RecoverBytes, done+d.RecoveredBytes
+	}
+	r.n.o.Phases.Progress(int64(loaded), int64(logs), "logs")
+	now := r.n.o.Clock.Now()
+	if r.last.IsZero() {
+		r.last = now // a start that nobody notices needs no lines
+	}
+	if now.Sub(r.last) >= progressInterval {
+		r.last = now
+		r.n.logger.Info("loading logs", "loaded", loaded, "of", logs, "recovered_bytes", done, "of_bytes", bytes)
+	}
+}
+
+// dirFailed takes the news that a log directory is offline.
+func (n *Node) dirFailed(dir string, err error) {
+	n.logger.Error("log directory is offline", "dir", dir, "err", err)
+	if n.lifecycle != nil {
+		id := n.dirIDs[dir]
+		n.lifecycle.DirectoryFailed(id)
+		time.AfterFunc(n.cfg.LogDirFailureTimeout, func() {
+			if n.bgCtx.Err() == nil && !n.lifecycle.DirectoryFailureKnown(id) {
+				n.fail(fmt.Errorf("the controller could not be told within %v that %s is offline (log.dir.failure.timeout.ms)", n.cfg.LogDirFailureTimeout, dir))
+			}
+		})
+	}
+	if n.logs == nil {
+		return
+	}
+	for _, d := range n.logs.Dirs() {
+		if d.Offline == nil {
+			return
+		}
+	}
+	n.fail(fmt.Errorf("all log directories are offline, the last of them %s: %w", dir, err))
+}
+
+func (n *Node) groupOptions() group.Options {
+	g := n.cfg.GroupCoordinator
+	linger := g.AppendLinger
+	return group.Options{
+		Log: n.replicas.CoordinatorLog(group.Topic), Clock: n.o.Clock, Logger: n.logger, Rand: n.rand,
+		Config: group.Config{
+			MinSessionTimeout: g.MinSessionTimeout, MaxSessionTimeout: g.MaxSessionTimeout, InitialRebalanceDelay: g.InitialRebalanceDelay,
+			MaxSize: int(g.MaxSize), NewMemberJoinTimeout: group.DefaultConfig().NewMemberJoinTimeout,
+			OffsetsRetention: g.OffsetsRetention, OffsetsRetentionCheckInterval: g.OffsetsRetentionCheck,
+			OffsetMetadataMaxSize: int(g.OffsetMetadataMaxBytes), CommitTimeout: g.OffsetsCommitTimeout,
+		},
+		Linger: linger, Compression: record.Codec(g.OffsetsCompression), CachedBufferBytes: int(g.CachedBufferMaxBytes), LoadBufferBytes: int(g.OffsetsLoadBuffer),
+	}
+}
+
+// hostname is the machine's name, for listeners without a host.
+func (n *Node) hostname() string {
+	h, err := os.Hostname()
+	if err != nil {
+		n.logger.Warn("the machine's host name is not known", "err", err)
+		return "localhost"
+	}
+	return h
+}
