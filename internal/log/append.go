@@ -125,7 +125,7 @@ func (l *Log) appendLeader(records []byte, first record.Batch, v record.Validate
 	if err := l.usable(); err != nil {
 		return AppendInfo{}, err
 	}
-	if err := l.repairTail(); err != nil {
+	if err := l.ready(); err != nil {
 		return AppendInfo{}, err
 	}
 	l.marks.Lock()
@@ -235,7 +235,7 @@ func (l *Log) appendFollower(records []byte, cfg *Config) (AppendInfo, error) {
 	if err := l.usable(); err != nil {
 		return AppendInfo{}, err
 	}
-	if err := l.repairTail(); err != nil {
+	if err := l.ready(); err != nil {
 		return AppendInfo{}, err
 	}
 	l.marks.Lock()
@@ -440,6 +440,17 @@ func (l *Log) writeAt(seg *segment, b []byte, pos int64) error {
 		l.cutTo = -1
 	}
 	return l.ioError("append to", err)
+}
+
+// ready does what must have been done before bytes may be appended. mu is held.
+func (l *Log) ready() error {
+	if err := l.repairTail(); err != nil {
+		return err
+	}
+	if l.metaDirty {
+		return l.ioError("write the topic id of", l.writeIdentity())
+	}
+	return nil
 }
 
 // repairTail cuts off what a failed write left behind. mu is held.

@@ -227,9 +227,7 @@ func (m *Manager) syncFresh(fresh []*Log) {
 				continue
 			}
 			for _, l := range logs {
-				l.mu.Lock()
-				l.metaDirty, l.dirSynced = false, true
-				l.mu.Unlock()
+				m.warn(l.nameIdentity(), "name the topic id of a new replica")
 			}
 			continue
 		}
@@ -242,6 +240,21 @@ func (m *Manager) syncFresh(fresh []*Log) {
 			}
 		}
 	}
+}
+
+// nameIdentity gives partition.metadata its name after the temporary file was synced with others.
+func (l *Log) nameIdentity() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.metaDirty || l.closed != nil {
+		return nil
+	}
+	name := l.file(partitionMetadataFile)
+	if err := l.e.fs.Rename(name+suffixTmp, name); err != nil {
+		return l.ioError("write the topic id of", err)
+	}
+	l.metaDirty = false
+	return nil
 }
 
 // flushOld syncs logs whose flush.ms has passed since their last sync.

@@ -575,11 +575,13 @@ func (l *Log) dropStraySnapshots(segs []*segment, end int64) error {
 
 // restart throws all segments away and begins anew at offset. mu is held, or the log isn't in use yet.
 func (l *Log) restart(offset int64, delay time.Duration) error {
-	old := l.segs()
-	if err := l.removeSegments(old, delay); err != nil {
+	if err := l.removeSegments(newestFirst(l.segs()), delay); err != nil {
 		return err
 	}
 	if err := l.dropSnapshots(0, func(int64) bool { return true }); err != nil {
+		return err
+	}
+	if err := l.e.fs.SyncDir(l.dir.get()); err != nil {
 		return err
 	}
 	seg, err := l.createSegment(offset)
@@ -590,7 +592,7 @@ func (l *Log) restart(offset int64, delay time.Duration) error {
 	l.epochs.clear()
 	l.truncated++
 	l.touched = true
-	l.dirSynced = false
+	l.entries = true
 	l.shape.Lock()
 	defer l.shape.Unlock()
 	l.segments.Store(&[]*segment{seg})
@@ -602,6 +604,14 @@ func (l *Log) restart(offset int64, delay time.Duration) error {
 	l.hw = l.end
 	l.recovery = min(l.recovery, offset)
 	return nil
+}
+
+// newestFirst is the order in which a truncation removes segments: if it is interrupted, what is left is still a beginning of
+// the log.
+func newestFirst(segs []*segment) []*segment {
+	out := slices.Clone(segs)
+	slices.Reverse(out)
+	return out
 }
 
 // removeSegments deletes the files of segments, after the delay when there is one, and lets go of their handles.

@@ -89,7 +89,8 @@ type Log struct {
 	lastFlush time.Time
 	cutTo     int64 // the active segment's true size when a failed write could not be cut off; -1
 	closed    error // why nothing can be written any more
-	dirSynced bool  // the directory's entry and first files are durable
+	dirSynced bool  // the directory's own entry is durable
+	entries   bool  // files were made or removed since the directory was synced
 	metaDirty bool  // partition.metadata isn't written or synced yet
 	truncated int64 // counts truncations, for flushes that were under way
 	touched   bool  // something isn't as a clean stop leaves it

@@ -11,6 +11,7 @@ import (
 	"path"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -459,7 +460,17 @@ func (m *Manager) loadOne(d *logDir, w loading, points, starts, hws map[TopicPar
 
 // straying sets a directory aside that doesn't belong to any replica of this node. It is kept: someone may want the data.
 func (m *Manager) straying(d *logDir, w loading, id uuid.UUID, p *progress) error {
-	var u uuid.UUID
+	if id == uuid.Zero {
+		unborn, err := m.unborn(d.file(w.name))
+		if err != nil {
+			return err
+		}
+		if unborn {
+			m.e.logger.Info("a replica whose creation was interrupted is removed", "dir", d.file(w.name))
+			p.add(1, 0, 0)
+			return m.e.fs.RemoveAll(d.file(w.name))
+		}
+	}
 	u, err := uuid.New(randReader{m.e})
 	if err != nil {
 		return err
@@ -474,6 +485,31 @@ func (m *Manager) straying(d *logDir, w loading, id uuid.UUID, p *progress) erro
 	d.mu.Unlock()
 	p.add(1, 0, 0)
 	return nil
+}
+
+// unborn says whether a directory without a topic id is a replica that was about to be made: its topic id still has the
+// temporary name, and nothing was ever appended.
+func (m *Manager) unborn(dir string) (bool, error) {
+	entries, err := m.e.fs.ReadDir(dir)
+	if err != nil {
+		return false, err
+	}
+	tmp := false
+	for _, e := range entries {
+		switch {
+		case e.Name() == partitionMetadataFile+suffixTmp:
+			tmp = true
+		case strings.HasSuffix(e.Name(), suffixLog):
+			st, err := e.Info()
+			if err != nil {
+				return false, err
+			}
+			if st.Size() > 0 {
+				return false, nil
+			}
+		}
+	}
+	return tmp, nil
 }
 
 func (d *logDir) noteStaleLocked(tp TopicPartition) {
@@ -578,8 +614,9 @@ func (m *Manager) chooseDir(id uuid.UUID) *logDir {
 	return best
 }
 
-// create makes a new replica's directory. Nothing is synced: its topic id is there for the process's death to find, and the
-// background makes it durable a moment later, or the first flush does.
+// create makes a new replica's directory. Nothing is synced, and the topic id waits under a temporary name: Kafka takes a whole
+// log directory offline for one partition.metadata that doesn't parse, so the file must be durable before it gets its name. That
+// happens for many new replicas at once in the background a moment later, or for one before its first append.
 func (e *engine) create(tp TopicPartition, dir string, parent *logDir, topicID uuid.UUID, cfg Config) (*Log, error) {
 	l := &Log{e: e, tp: tp, parent: parent, cutTo: -1, touched: true, meta: tp.Topic == MetadataTopic}
 	l.dir.set(dir)
@@ -590,7 +627,7 @@ func (e *engine) create(tp TopicPartition, dir string, parent *logDir, topicID u
 	if topicID != uuid.Zero {
 		l.topicID.Store(&topicID)
 		l.metaDirty = true
-		if err := writePartitionMetadata(e.fs, dir, topicID, syncNone); err != nil {
+		if err := writeFile(e.fs, dir+"/"+partitionMetadataFile+suffixTmp, encodePartitionMetadata(topicID), false); err != nil {
 			return nil, err
 		}
 	}
@@ -786,7 +823,10 @@ func (d *logDir) close(ctx context.Context, brokerEpoch int64) error {
 	if err := writeFile(d.m.e.fs, d.file(cleanShutdownFile), encodeCleanShutdown(brokerEpoch), true); err != nil {
 		return fmt.Errorf("write %s: %w", d.file(cleanShutdownFile), err)
 	}
-	return removeIfExists(d.m.e.fs, d.file(lockFile))
+	if err := removeIfExists(d.m.e.fs, d.file(lockFile)); err != nil {
+		return err
+	}
+	return d.m.e.fs.SyncDir(d.path)
 }
 
 // MetadataOptions open the metadata log.

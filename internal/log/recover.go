@@ -83,7 +83,7 @@ func (l *Log) recover(point int64, progress func(total, done int64)) error {
 			return fmt.Errorf("cut %s to %d bytes: %w", s.name(suffixLog).path(), valid, err)
 		}
 		later := segs[i+1:]
-		if err := l.removeSegments(later, l.cfg.Load().FileDeleteDelay); err != nil {
+		if err := l.removeSegments(newestFirst(later), l.cfg.Load().FileDeleteDelay); err != nil {
 			return err
 		}
 		segs = segs[: i+1 : i+1]
@@ -128,6 +128,8 @@ func (l *Log) recoverSegment(s *segment, point, prevEnd int64, progress func(tot
 			return 0, 0, nil, err
 		}
 	}
+	// The epochs of what is scanned come from its batches: the file may be older than a truncation.
+	l.epochs.truncateFromEnd(next)
 	s.checked.Store(true)
 	interval := int64(l.cfg.Load().IndexIntervalBytes)
 

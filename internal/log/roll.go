@@ -123,6 +123,7 @@ func (l *Log) createSegment(base int64) (*segment, error) {
 	if err := seg.log.create(l.e.files, seg.name(suffixLog).path()); err != nil {
 		return nil, err
 	}
+	l.entries = true
 	l.fresh(seg)
 	return seg, nil
 }
@@ -217,7 +218,7 @@ func (l *Log) flushTo(upTo int64, all bool) error {
 	l.marks.Lock()
 	target := min(upTo, l.end.offset)
 	l.marks.Unlock()
-	if target <= l.recovery && l.dirSynced {
+	if target <= l.recovery && l.dirSynced && !l.entries {
 		l.lastFlush = l.e.clock.Now()
 		l.mu.Unlock()
 		return nil
@@ -236,7 +237,8 @@ func (l *Log) flushTo(upTo int64, all bool) error {
 		}
 	}
 	truncated := l.truncated
-	crossing := to-from > 1 || !l.dirSynced
+	entries := l.entries || !l.dirSynced || len(snaps) > 0 || all
+	l.entries = false
 	l.mu.Unlock()
 
 	err := func() error {
@@ -256,7 +258,7 @@ func (l *Log) flushTo(upTo int64, all bool) error {
 		if err := l.epochs.flush(l.e.fs, l.file(epochFile), syncFile); err != nil {
 			return err
 		}
-		if crossing || all {
+		if entries {
 			return l.e.fs.SyncDir(l.dir.get())
 		}
 		return nil
@@ -265,6 +267,7 @@ func (l *Log) flushTo(upTo int64, all bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err != nil {
+		l.entries = l.entries || entries
 		if l.truncated != truncated {
 			return nil // segments were cut away under the flush
 		}
@@ -284,20 +287,24 @@ func (l *Log) flushTo(upTo int64, all bool) error {
 // syncIdentity makes the directory's own entry and partition.metadata durable, once.
 func (l *Log) syncIdentity() error {
 	l.mu.Lock()
-	dirty, done := l.metaDirty, l.dirSynced
-	id := l.TopicID()
-	l.metaDirty = false
+	err := l.writeIdentity()
+	done := l.dirSynced
 	l.mu.Unlock()
-	if dirty {
-		if err := writePartitionMetadata(l.e.fs, l.dir.get(), id, syncFile); err != nil {
-			l.mu.Lock()
-			l.metaDirty = true
-			l.mu.Unlock()
-			return err
-		}
-	}
-	if done {
-		return nil
+	if err != nil || done {
+		return err
 	}
 	return l.e.fs.SyncDir(parentDir(l.dir.get()))
+}
+
+// writeIdentity writes partition.metadata when it isn't written yet. mu is held; it is the one sync that an append may wait for,
+// once in a log's life.
+func (l *Log) writeIdentity() error {
+	if !l.metaDirty {
+		return nil
+	}
+	if err := writePartitionMetadata(l.e.fs, l.dir.get(), l.TopicID(), syncFile); err != nil {
+		return err
+	}
+	l.metaDirty = false
+	return nil
 }

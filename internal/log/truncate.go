@@ -7,29 +7,11 @@ import (
 // TruncateTo cuts the log so that its end is at most offset: what a follower does that has what its leader doesn't. A batch that
 // holds the offset goes whole, so the log may end before it.
 func (l *Log) TruncateTo(offset int64) error {
-	l.mu.Lock()
-	before := l.recovery
-	err := l.truncateTo(offset)
-	lowered := l.recovery < before
-	l.mu.Unlock()
-	if err != nil || !lowered {
+	if err := l.lowerRecovery(offset); err != nil {
 		return err
 	}
-	return l.checkpointLowered()
-}
-
-// checkpointLowered writes the recovery points after a truncation has lowered one. What is appended from here on lies below the
-// recovery point that is on disk, and a crash would leave it unchecked.
-func (l *Log) checkpointLowered() error {
-	if l.parent == nil {
-		return nil
-	}
-	l.parent.recoveryDirty.Store(true)
-	return l.ioError("checkpoint a truncation of", l.parent.checkpointRecovery())
-}
-
-// truncateTo is TruncateTo with mu held.
-func (l *Log) truncateTo(offset int64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if err := l.usable(); err != nil {
 		return err
 	}
@@ -49,9 +31,24 @@ func (l *Log) truncateTo(offset int64) error {
 	}
 	l.e.logger.Info("log truncated", "partition", l.tp.String(), "offset", offset, "log_end_offset", end)
 	if offset < l.segs()[0].base || offset < start {
-		return l.ioError("truncate", l.restart(max(offset, 0), 0))
+		return l.ioError("truncate", l.restart(offset, 0))
 	}
 	return l.ioError("truncate", l.truncate(offset))
+}
+
+// lowerRecovery moves the recovery point down to offset, durably, before a truncation: what is cut and what is appended in its
+// place must be looked at after a crash, however little of it has reached the disk.
+func (l *Log) lowerRecovery(offset int64) error {
+	l.mu.Lock()
+	lower := offset < l.recovery
+	l.recovery = min(l.recovery, max(offset, 0))
+	l.truncated++ // a flush that is under way must not raise it again
+	l.mu.Unlock()
+	if !lower || l.parent == nil {
+		return nil
+	}
+	l.parent.recoveryDirty.Store(true)
+	return l.ioError("checkpoint a truncation of", l.parent.checkpointRecovery())
 }
 
 // truncate cuts at offset, which lies within the log. mu is held.
@@ -65,9 +62,16 @@ func (l *Log) truncate(offset int64) error {
 	seg := segs[n-1]
 	l.truncated++
 	l.touched = true
-	l.dirSynced = false // the next flush must make the cut durable, even if nothing is appended
 	err := func() error {
-		if err := l.removeSegments(later, 0); err != nil {
+		// What is removed must not come back behind what is appended next, and neither must bytes that are cut: recovery
+		// couldn't tell them from the new ones. Kafka doesn't sync here.
+		if err := l.removeSegments(newestFirst(later), 0); err != nil {
+			return err
+		}
+		if err := l.dropSnapshots(0, func(o int64) bool { return o > offset }); err != nil {
+			return err
+		}
+		if err := l.e.fs.SyncDir(l.dir.get()); err != nil {
 			return err
 		}
 		b, ok, err := seg.find(fc, offset)
@@ -90,6 +94,13 @@ func (l *Log) truncate(offset int64) error {
 		l.segments.Store(&segs)
 		l.marks.Lock()
 		l.end = position{offset: end, seg: seg, pos: pos}
+		if l.start > end {
+			// Records were deleted up to the middle of a batch that is cut away.
+			l.start = end
+			if l.parent != nil {
+				l.parent.startDirty.Store(true)
+			}
+		}
 		if l.hw.offset >= end {
 			l.hw = l.end
 		} else {
@@ -124,6 +135,9 @@ func (l *Log) cutSegment(seg *segment, pos, offset int64) error {
 		return err
 	}
 	err = f.Truncate(pos)
+	if err == nil {
+		err = f.Sync()
+	}
 	seg.release(fc)
 	if err != nil {
 		return err
@@ -205,10 +219,15 @@ func (l *Log) TruncateFully(offset int64) error {
 	if offset < 0 {
 		return fmt.Errorf("truncate %s fully to negative offset %d", l.tp, offset)
 	}
-	if err := l.truncateFully(offset); err != nil {
+	if err := l.lowerRecovery(0); err != nil {
 		return err
 	}
-	return l.checkpointLowered()
+	if err := l.truncateFully(offset); err != nil || l.parent == nil {
+		return err
+	}
+	// A log start offset on disk that belongs to what is gone would hide what is appended from now on.
+	l.parent.startDirty.Store(true)
+	return l.ioError("checkpoint a truncation of", l.parent.checkpointStarts())
 }
 
 func (l *Log) truncateFully(offset int64) error {
@@ -221,9 +240,6 @@ func (l *Log) truncateFully(offset int64) error {
 	l.e.logger.Info("log begins anew", "partition", l.tp.String(), "offset", offset)
 	if err := l.restart(offset, 0); err != nil {
 		return l.ioError("truncate", err)
-	}
-	if l.parent != nil {
-		l.parent.startDirty.Store(true)
 	}
 	return nil
 }
@@ -274,7 +290,7 @@ func (l *Log) prepareClose() error {
 		}
 		return nil
 	}()
-	l.dirSynced = false // the files made here need it
+	l.entries = true
 	l.mu.Unlock()
 	if err != nil {
 		return l.ioError("close", err)
