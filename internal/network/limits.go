@@ -83,10 +83,10 @@ func (l *limits) admitIP(a netip.Addr) error {
 	bound, ok := l.perIPOverride[a]
 	if !ok {
 		bound = l.maxPerIP
-		ok = bound > 0
+		ok = bound != 0
 	}
 	if n := l.byIP[a]; ok && n >= bound {
-		return fmt.Errorf("%s has %d connections, at most %d are allowed", a, n, bound)
+		return fmt.Errorf("%s has %d connections, at most %d are allowed", a, n, max(bound, 0))
 	}
 	l.byIP[a]++
 	return nil

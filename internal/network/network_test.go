@@ -618,6 +618,15 @@ func TestConnectionsPerIP(t *testing.T) {
 	})
 }
 
+func TestConnectionsOfListedIPsOnly(t *testing.T) {
+	inWorld(t, Options{MaxConnectionsPerIP: -1, MaxConnectionsPerIPOverrides: map[string]int{"10.0.0.2": 1}}, echo, func(w *world) {
+		w.dialFrom("10.0.0.1").expectEnd()
+		c := w.dialFrom("10.0.0.2")
+		c.send(request(1, "a"))
+		c.expect(1, "re:a")
+	})
+}
+
 func TestMaxConnectionsHoldsNewOnesUp(t *testing.T) {
 	inWorld(t, Options{MaxConnections: 2}, echo, func(w *world) {
 		a, b, c := w.dial(), w.dial(), w.dial()

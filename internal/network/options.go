@@ -39,8 +39,8 @@ type Options struct {
 	// MaxConnections bounds the connections of the server. At the bound listeners stop accepting until one closes. Zero: no
 	// bound. Config "max.connections".
 	MaxConnections int
-	// MaxConnectionsPerIP closes new connections of an address that has as many. Zero: no bound. Config
-	// "max.connections.per.ip".
+	// MaxConnectionsPerIP closes new connections of an address that has as many. Zero: no bound; below zero: none at all, so
+	// that only addresses with an override may connect. Config "max.connections.per.ip", where zero means that.
 	MaxConnectionsPerIP int
 	// MaxConnectionsPerIPOverrides replaces it for single addresses, in the text form of netip.Addr. Config
 	// "max.connections.per.ip.overrides".
