@@ -17,7 +17,7 @@ func (n *Node) listen(ctx context.Context) error {
 	o := network.Options{
 		Logger: n.logger, Clock: n.o.Clock, Observer: n.stats,
 		MaxRequestBytes: int(c.SocketRequestMaxBytes), MemoryLimit: requestMemory(c), MaxIdle: idle(c.ConnectionsMaxIdle),
-		MaxConnections: int(c.MaxConnections), MaxConnectionsPerIP: int(c.MaxConnectionsPerIP), MaxConnectionsPerIPOverrides: n.perIPOverrides(ctx),
+		MaxConnections: int(c.MaxConnections), MaxConnectionsPerIP: perIP(c.MaxConnectionsPerIP), MaxConnectionsPerIPOverrides: n.perIPOverrides(ctx),
 		MaxConnectionRate: rate(c.MaxConnectionRate), SendBufferBytes: buffer(c, "socket.send.buffer.bytes"), ReceiveBufferBytes: buffer(c, "socket.receive.buffer.bytes"),
 	}
 	for _, l := range c.Listeners {
@@ -54,6 +54,14 @@ func idle(d time.Duration) time.Duration {
 		return time.Nanosecond // 0 is "at once" for Kafka and "default" for the network
 	}
 	return d
+}
+
+// perIP is a bound on the connections of an address; Kafka's 0 lets in only addresses that have a bound of their own.
+func perIP(n int32) int {
+	if n == 0 {
+		return -1
+	}
+	return int(n)
 }
 
 // rate is a bound on new connections a second; the largest number means none.
