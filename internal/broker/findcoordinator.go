@@ -8,8 +8,11 @@ import (
 	"gregor/internal/network"
 )
 
-// groupCoordinator is the kind of FindCoordinator that is asked for groups; 1 is transactions, 2 share state.
-const groupCoordinator int8 = 0
+// Kinds of coordinators in FindCoordinator; that of transactions is 1.
+const (
+	groupCoordinator int8 = 0
+	shareCoordinator int8 = 2
+)
 
 // findsSeveral is the version of FindCoordinator that takes several keys (KIP-699).
 const findsSeveral = 4
@@ -34,6 +37,9 @@ func (b *Broker) findCoordinator(r *network.Request, q *kmsg.FindCoordinatorRequ
 		ep, node, err := b.coordinatorOf(r, q.CoordinatorType, key)
 		c.Key, c.NodeID, c.Host, c.Port = key, node, ep.Host, portOf(ep, node)
 		c.ErrorCode, c.ErrorMessage = api.CodeOf(err), new(string)
+		if q.CoordinatorType < groupCoordinator || q.CoordinatorType > shareCoordinator {
+			*c.ErrorMessage = coordinatorMessage(err) // of the others Kafka says the code only
+		}
 		resp.Coordinators = append(resp.Coordinators, c)
 	}
 	return resp

@@ -82,8 +82,10 @@ func newWorld(tb testing.TB, props map[string]string) *world {
 	}
 	w := &world{tb: tb, logs: logs, image: metadata.EmptyImage()}
 	replicas := replica.New(replica.Options{NodeID: 1, Logs: logs, Config: live, Logger: quiet, Rand: rand.New(rand.NewPCG(1, 2))})
+	groupConfig := group.DefaultConfig()
+	groupConfig.InitialRebalanceDelay = cfg.GroupCoordinator.InitialRebalanceDelay
 	groups := group.New(group.Options{Log: replicas.CoordinatorLog(offsetsTopic), Clock: clock.System, Rand: crand.Reader,
-		Config: group.DefaultConfig(), Linger: -1})
+		Config: groupConfig, Linger: -1})
 	table := api.NewTable(api.BrokerListener, Keys()...)
 	w.broker = New(Options{NodeID: 1, ClusterID: "c", Config: live, Replicas: replicas, Clock: clock.System, Logger: quiet,
 		Controller: &idController{next: 4000}, Groups: groups, Table: table, KRaftVersion: func() int16 { return 1 }})
