@@ -135,6 +135,23 @@ func TestCountsAreBounded(t *testing.T) {
 	}
 }
 
+// TestCountsFitWhatIsLeft claims as many elements as there are bytes: more than fit, because each takes several.
+func TestCountsFitWhatIsLeft(t *testing.T) {
+	left := make([]byte, 100)
+	for _, n := range []byte{6, 7, 100} {
+		r := reader{b: slices.Concat([]byte{n + 1}, left)}
+		if got, null := r.count(true, false, 16, "Directories"); null || (r.err == nil) != (n <= 6) || r.err == nil && got != int(n) {
+			t.Errorf("%d elements of 16 bytes in 100: %d, %v", n, got, r.err)
+		}
+	}
+	src := binary.BigEndian.AppendUint32(nil, 0)
+	src = append(src, make([]byte, 16)...)                      // the partition and the topic id
+	src = slices.Concat(src, []byte{200, 1}, make([]byte, 199)) // replicas, 199 of them in 199 bytes
+	if _, err := NewPartitionRecord().ReadFrom(src, 0); !errors.Is(err, ErrTruncated) {
+		t.Errorf("199 replicas in 199 bytes: %v", err)
+	}
+}
+
 func ptr[T any](v T) *T { return &v }
 
 // TestRefusesToWrite checks what the encoder must not let through.

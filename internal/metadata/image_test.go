@@ -183,6 +183,12 @@ func TestDeletedTopicTakesItsConfigs(t *testing.T) {
 	if len(d.Topics.Deleted) != 1 || !d.Topics.Changed[testID(2)].Created() {
 		t.Errorf("delta %+v", d.Topics)
 	}
+	// Deleted and made again with its old id, which Kafka never does: the topic is there and begins anew.
+	d = NewDelta(img)
+	mustReplay(t, d, &message.PartitionRecord{TopicID: id}, &message.RemoveTopicRecord{TopicID: id}, &message.TopicRecord{Name: "t", TopicID: id})
+	if next := d.Apply(Provenance{}); next.Topics.ByID(id) == nil || next.Topics.ByName("t").Len() != 0 || next.Topics.PartitionCount() != 0 || len(d.Topics.Deleted) != 0 {
+		t.Errorf("%+v", next.Topics.ByID(id))
+	}
 	// Made and deleted in one delta leaves no trace.
 	d = NewDelta(EmptyImage())
 	mustReplay(t, d, &message.TopicRecord{Name: "t", TopicID: id}, config, &message.RemoveTopicRecord{TopicID: id})
