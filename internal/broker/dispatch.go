@@ -61,7 +61,8 @@ func (b *Broker) Handle(r *network.Request) {
 
 // handlers is the table of all APIs that a broker serves.
 func handlers() map[api.Key]handler {
-	return map[api.Key]handler{
+	m := adminHandlers()
+	maps.Copy(m, map[api.Key]handler{
 		api.ApiVersions: answer((*Broker).apiVersions),
 		api.Metadata:    answer((*Broker).metadata),
 
@@ -90,7 +91,8 @@ func handlers() map[api.Key]handler {
 
 		// The cluster.
 		api.DescribeQuorum: later((*Broker).describeQuorum),
-	}
+	})
+	return m
 }
 
 // Keys lists the APIs that a broker listener serves.

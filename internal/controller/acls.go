@@ -60,7 +60,12 @@ func (m *acls) replayRemove(r *message.RemoveAccessControlEntryRecord) error {
 	return nil
 }
 
+var errNoAuthorizer = api.WithMessage(api.ErrSecurityDisabled, "No Authorizer is configured.")
+
 func (m *acls) create(rc *RequestContext, req *kmsg.CreateACLsRequest) (Result, error) {
+	if !m.c.opts.Authorizer {
+		return Result{}, errNoAuthorizer
+	}
 	if !rc.allowed(opAlter, resourceCluster, clusterName) {
 		return Result{}, api.ErrClusterAuthorizationFailed
 	}
@@ -125,6 +130,9 @@ func (m *acls) check(a acl) error {
 }
 
 func (m *acls) delete(rc *RequestContext, req *kmsg.DeleteACLsRequest) (Result, error) {
+	if !m.c.opts.Authorizer {
+		return Result{}, errNoAuthorizer
+	}
 	if !rc.allowed(opAlter, resourceCluster, clusterName) {
 		return Result{}, api.ErrClusterAuthorizationFailed
 	}

@@ -83,8 +83,11 @@ func (m *cluster) activate() {
 	m.pulse = newHeartbeats()
 	for id, b := range m.brokers.All() {
 		m.pulse.register(id, b.fenced)
-		// A session starts anew: whoever is alive will heartbeat within it.
-		m.c.tracker.Heard(id, b.epoch, m.c.now)
+		if !b.fenced {
+			// A session starts anew: whoever is alive will heartbeat within it. A fenced broker has none, so that its next
+			// life may register at once.
+			m.c.tracker.Heard(id, b.epoch, m.c.now)
+		}
 	}
 }
 

@@ -185,7 +185,7 @@ func (c *Core) Submit(now time.Time, rc *RequestContext, req kmsg.Request, reply
 	}
 	result, err := c.handle(rc, req)
 	if err != nil {
-		reply(errorResponse(req, err), nil)
+		reply(ErrorResponse(req, err), nil)
 		return
 	}
 	c.finish(req, result, reply)
@@ -196,7 +196,7 @@ var (
 	errTimedOut      = api.WithMessage(api.ErrRequestTimedOut, "The request waited too long in the controller's queue.")
 )
 
-func fail(req kmsg.Request, err error, reply Reply) { reply(errorResponse(req, err), err) }
+func fail(req kmsg.Request, err error, reply Reply) { reply(ErrorResponse(req, err), err) }
 
 // heardLate takes a heartbeat that waited too long for what it surely is: a sign of life.
 func (c *Core) heardLate(req *kmsg.BrokerHeartbeatRequest) {
@@ -213,7 +213,7 @@ func (c *Core) finish(req kmsg.Request, result Result, reply Reply) {
 		var err error
 		if last, err = c.write(result); err != nil {
 			if c.Active() { // a refusal; otherwise leadership was lost and everything waiting has been answered
-				reply(errorResponse(req, err), nil)
+				reply(ErrorResponse(req, err), nil)
 				return
 			}
 			fail(req, errNotController, reply)

@@ -95,8 +95,8 @@ func wire(err error) (code int16, text *string) {
 	return code, text
 }
 
-// errorResponse is the response that says that all of a request failed, in the places where its clients look.
-func errorResponse(req kmsg.Request, err error) kmsg.Response {
+// ErrorResponse is the response that says that all of a request failed, in the places where its clients look.
+func ErrorResponse(req kmsg.Request, err error) kmsg.Response {
 	code, text := wire(err)
 	resp := req.ResponseKind()
 	switch out := resp.(type) {

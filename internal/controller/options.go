@@ -33,6 +33,8 @@ type Options struct {
 
 	DefaultPartitions        int32 // "num.partitions", 1
 	DefaultReplicationFactor int16 // "default.replication.factor", 1
+	// Authorizer says that "authorizer.class.name" is set. Without one, ACLs are replayed and kept but can't be changed.
+	Authorizer bool
 	// NoTopicDeletion is the opposite of "delete.topic.enable".
 	NoTopicDeletion bool
 

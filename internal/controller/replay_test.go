@@ -24,6 +24,7 @@ func TestLivingEqualsReplaying(t *testing.T) {
 		}
 		w := newWorld(t, func(o *Options) {
 			o.Bootstrap = bootstrap(mv, elr)
+			o.Authorizer = true
 			o.MaxRecordsPerBatch = rapid.SampledFrom([]int{20, 10_000}).Draw(rt, "max records per batch")
 		})
 		a := &actor{w: w, t: rt}

@@ -1,0 +1,437 @@
+package broker
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"gregor/internal/api"
+	"gregor/internal/config"
+	"gregor/internal/controller"
+	"gregor/internal/metadata"
+	"gregor/internal/network"
+)
+
+// A change of configs goes two ways (Kafka's ConfigAdminManager): what concerns this broker's own settings is checked here,
+// by those settings; the rest is the controller's, which gets only the resources that passed.
+
+func (b *Broker) incrementalAlterConfigs(_ *network.Request, q *kmsg.IncrementalAlterConfigsRequest, reply func(kmsg.Response)) {
+	errs := make([]error, len(q.Resources))
+	rest := kmsg.NewPtrIncrementalAlterConfigsRequest()
+	rest.Version, rest.ValidateOnly = q.Version, q.ValidateOnly
+	for i := range q.Resources {
+		r := &q.Resources[i]
+		if slices.ContainsFunc(q.Resources, func(o kmsg.IncrementalAlterConfigsRequestResource) bool {
+			return o.ResourceType == r.ResourceType && o.ResourceName == r.ResourceName
+		}) && countIncremental(q, r) > 1 {
+			errs[i] = invalidRequest("Each resource must appear at most once.")
+			continue
+		}
+		if errs[i] = b.checkIncremental(r); errs[i] == nil {
+			rest.Resources = append(rest.Resources, *r)
+		}
+	}
+	finish := func(resp kmsg.Response) {
+		answers := make(map[metadata.Resource]kmsg.IncrementalAlterConfigsResponseResource)
+		if r, ok := resp.(*kmsg.IncrementalAlterConfigsResponse); ok {
+			for _, x := range r.Resources {
+				answers[metadata.Resource{Type: int8(x.ResourceType), Name: x.ResourceName}] = x
+			}
+		}
+		out := q.ResponseKind().(*kmsg.IncrementalAlterConfigsResponse)
+		for i, r := range q.Resources {
+			x, ok := answers[metadata.Resource{Type: int8(r.ResourceType), Name: r.ResourceName}]
+			switch {
+			case errs[i] != nil:
+				x.ErrorCode, x.ErrorMessage = told(errs[i])
+			case !ok:
+				x.ErrorCode = api.CodeUnknownServerError
+			}
+			x.ResourceType, x.ResourceName = r.ResourceType, r.ResourceName
+			out.Resources = append(out.Resources, x)
+		}
+		reply(out)
+	}
+	if len(rest.Resources) == 0 {
+		finish(nil)
+		return
+	}
+	b.forward(rest, finish, func(err error) kmsg.Response { return controller.ErrorResponse(rest, err) })
+}
+
+func countIncremental(q *kmsg.IncrementalAlterConfigsRequest, r *kmsg.IncrementalAlterConfigsRequestResource) (n int) {
+	for i := range q.Resources {
+		if q.Resources[i].ResourceType == r.ResourceType && q.Resources[i].ResourceName == r.ResourceName {
+			n++
+		}
+	}
+	return n
+}
+
+// The operations of IncrementalAlterConfigs.
+const (
+	opSet      = 0
+	opDelete   = 1
+	opAppend   = 2
+	opSubtract = 3
+)
+
+func (b *Broker) checkIncremental(r *kmsg.IncrementalAlterConfigsRequestResource) error {
+	var nulls []string
+	for i, c := range r.Configs {
+		if slices.ContainsFunc(r.Configs[:i], func(o kmsg.IncrementalAlterConfigsRequestResourceConfig) bool { return o.Name == c.Name }) {
+			return invalidRequest("Error due to duplicate config keys")
+		}
+		if c.Op != opDelete && c.Value == nil {
+			nulls = append(nulls, c.Name)
+		}
+	}
+	if len(nulls) > 0 {
+		return invalidRequest("Null value not supported for : %s", strings.Join(nulls, ", "))
+	}
+	switch int8(r.ResourceType) {
+	case metadata.TopicResource, metadata.ClientMetricsResource, metadata.GroupResource:
+		for _, c := range r.Configs {
+			if c.Op < opSet || c.Op > opSubtract {
+				return api.ErrUnknownServerError // what Kafka makes of it
+			}
+		}
+		return nil
+	case metadata.BrokerResource:
+		if err := b.checkNodeName(r.ResourceName); err != nil {
+			return err
+		}
+		settings := maps.Clone(b.image().Configs.Get(metadata.Resource{Type: metadata.BrokerResource, Name: r.ResourceName}))
+		if settings == nil {
+			settings = make(map[string]string)
+		}
+		for _, c := range r.Configs {
+			if err := alterSetting(settings, c); err != nil {
+				return err
+			}
+		}
+		return b.checkDynamic(settings, r.ResourceName)
+	case metadata.BrokerLoggerResource:
+		return errNoLoggers
+	}
+	return invalidRequest("Unknown resource type %d", int8(r.ResourceType))
+}
+
+// errNoLoggers refuses what Kafka does with the levels of its loggers (KIP-412): gregor's log has one level, for all.
+//
+// Differs from Kafka: there are no loggers to describe or to change.
+var errNoLoggers = invalidRequest("This broker has no loggers whose levels could be set.")
+
+// alterSetting applies one operation to the settings of a broker.
+func alterSetting(settings map[string]string, c kmsg.IncrementalAlterConfigsRequestResourceConfig) error {
+	switch c.Op {
+	case opSet:
+		settings[c.Name] = *c.Value
+	case opDelete:
+		delete(settings, c.Name)
+	case opAppend, opSubtract:
+		verb := "append"
+		if c.Op == opSubtract {
+			verb = "subtract"
+		}
+		k := config.BrokerKeys.Lookup(c.Name)
+		if k == nil {
+			return api.WithMessage(api.ErrInvalidConfig, "Unknown config name: %s", c.Name)
+		}
+		if k.Type != config.List {
+			return api.WithMessage(api.ErrInvalidConfig, "Config value %s is not allowed for config key: %s", verb, c.Name)
+		}
+		text, ok := settings[c.Name]
+		if !ok {
+			text, _ = k.DefaultText()
+		}
+		var list []string
+		if text != "" {
+			list = strings.Split(text, ",")
+		}
+		for _, item := range strings.Split(*c.Value, ",") {
+			at := slices.Index(list, item)
+			switch {
+			case c.Op == opAppend && at < 0:
+				list = append(list, item)
+			case c.Op == opSubtract && at >= 0:
+				list = slices.Delete(list, at, at+1)
+			}
+		}
+		settings[c.Name] = strings.Join(list, ",")
+	default:
+		return invalidRequest("Unknown operations type %d", c.Op)
+	}
+	return nil
+}
+
+// checkNodeName refuses the settings of another broker: only it can check them. An empty name stands for all brokers.
+func (b *Broker) checkNodeName(name string) error {
+	if name == "" {
+		return nil
+	}
+	id, err := strconv.ParseInt(name, 10, 32)
+	if err != nil {
+		return invalidRequest("Node id must be an integer, but it is: %s", name)
+	}
+	if int32(id) != b.nodeID {
+		return invalidRequest("Unexpected broker id, expected %d, but received %s", b.nodeID, name)
+	}
+	return nil
+}
+
+func (b *Broker) checkDynamic(settings map[string]string, name string) error {
+	if err := b.config.Current().ValidateDynamic(settings, name != ""); err != nil {
+		// Kafka blames the request, not the setting (KAFKA-13609).
+		return invalidRequest("%s", err.Error())
+	}
+	return nil
+}
+
+func (b *Broker) alterConfigs(_ *network.Request, q *kmsg.AlterConfigsRequest, reply func(kmsg.Response)) {
+	errs := make([]error, len(q.Resources))
+	rest := kmsg.NewPtrAlterConfigsRequest()
+	rest.Version, rest.ValidateOnly = q.Version, q.ValidateOnly
+	for i := range q.Resources {
+		r := &q.Resources[i]
+		n := 0
+		for j := range q.Resources {
+			if q.Resources[j].ResourceType == r.ResourceType && q.Resources[j].ResourceName == r.ResourceName {
+				n++
+			}
+		}
+		if n > 1 {
+			errs[i] = invalidRequest("Each resource must appear at most once.")
+			continue
+		}
+		if errs[i] = b.checkLegacy(r); errs[i] == nil {
+			rest.Resources = append(rest.Resources, *r)
+		}
+	}
+	finish := func(resp kmsg.Response) {
+		answers := make(map[metadata.Resource]kmsg.AlterConfigsResponseResource)
+		if r, ok := resp.(*kmsg.AlterConfigsResponse); ok {
+			for _, x := range r.Resources {
+				answers[metadata.Resource{Type: int8(x.ResourceType), Name: x.ResourceName}] = x
+			}
+		}
+		out := q.ResponseKind().(*kmsg.AlterConfigsResponse)
+		for i, r := range q.Resources {
+			x, ok := answers[metadata.Resource{Type: int8(r.ResourceType), Name: r.ResourceName}]
+			switch {
+			case errs[i] != nil:
+				x.ErrorCode, x.ErrorMessage = told(errs[i])
+			case !ok:
+				x.ErrorCode = api.CodeUnknownServerError
+			}
+			x.ResourceType, x.ResourceName = r.ResourceType, r.ResourceName
+			out.Resources = append(out.Resources, x)
+		}
+		reply(out)
+	}
+	if len(rest.Resources) == 0 {
+		finish(nil)
+		return
+	}
+	b.forward(rest, finish, func(err error) kmsg.Response { return controller.ErrorResponse(rest, err) })
+}
+
+func (b *Broker) checkLegacy(r *kmsg.AlterConfigsRequestResource) error {
+	var nulls []string
+	settings := make(map[string]string, len(r.Configs))
+	for _, c := range r.Configs {
+		if _, twice := settings[c.Name]; twice {
+			return invalidRequest("Error due to duplicate config keys")
+		}
+		settings[c.Name] = ""
+		if c.Value == nil {
+			nulls = append(nulls, c.Name)
+		} else {
+			settings[c.Name] = *c.Value
+		}
+	}
+	if len(nulls) > 0 {
+		return invalidRequest("Null value not supported for : %s", strings.Join(nulls, ", "))
+	}
+	switch int8(r.ResourceType) {
+	case metadata.TopicResource, metadata.ClientMetricsResource, metadata.GroupResource:
+		return nil
+	case metadata.BrokerResource:
+		if err := b.checkNodeName(r.ResourceName); err != nil {
+			return err
+		}
+		return b.checkDynamic(settings, r.ResourceName)
+	}
+	return invalidRequest("Unknown resource type %d", int8(r.ResourceType))
+}
+
+func (b *Broker) describeConfigs(_ *network.Request, q *kmsg.DescribeConfigsRequest) kmsg.Response {
+	resp := q.ResponseKind().(*kmsg.DescribeConfigsResponse)
+	for i := range q.Resources {
+		r := &q.Resources[i]
+		out := kmsg.NewDescribeConfigsResponseResource()
+		out.ResourceType, out.ResourceName = r.ResourceType, r.ResourceName
+		entries, err := b.entries(r)
+		if err != nil {
+			out.ErrorCode, out.ErrorMessage = told(err)
+			if e, ok := errors.AsType[*api.Error](err); ok && e == err {
+				out.ErrorMessage = nil
+			}
+		}
+		for _, e := range entries {
+			out.Configs = append(out.Configs, describedConfig(q, r, e))
+		}
+		resp.Resources = append(resp.Resources, out)
+	}
+	return resp
+}
+
+// entries describes the settings of one resource, those that were asked for.
+func (b *Broker) entries(r *kmsg.DescribeConfigsRequestResource) ([]config.Entry, error) {
+	current, image := b.config.Current(), b.image()
+	own := image.Configs.Get(metadata.Resource{Type: int8(r.ResourceType), Name: r.ResourceName})
+	switch int8(r.ResourceType) {
+	case metadata.TopicResource:
+		if err := checkTopicName(r.ResourceName); err != nil {
+			return nil, err
+		}
+		if image.Topics.ByName(r.ResourceName) == nil {
+			return nil, api.ErrUnknownTopicOrPartition
+		}
+		return current.DescribeTopic(own, r.ConfigNames), nil
+	case metadata.BrokerResource:
+		if r.ResourceName == "" {
+			return current.DescribeBrokerDefaults(r.ConfigNames), nil
+		}
+		id, err := brokerName(r.ResourceName)
+		if err != nil {
+			return nil, err
+		}
+		if id != b.nodeID {
+			return nil, invalidRequest("Unexpected broker id, expected %d or empty string, but received %s", b.nodeID, r.ResourceName)
+		}
+		return current.DescribeBroker(r.ConfigNames), nil
+	case metadata.BrokerLoggerResource:
+		if r.ResourceName == "" {
+			return nil, invalidRequest("Broker id must not be empty")
+		}
+		id, err := brokerName(r.ResourceName)
+		if err != nil {
+			return nil, err
+		}
+		if id != b.nodeID {
+			return nil, invalidRequest("Unexpected broker id, expected %d but received %s", b.nodeID, r.ResourceName)
+		}
+		return nil, errNoLoggers
+	case metadata.ClientMetricsResource:
+		if r.ResourceName == "" {
+			return nil, invalidRequest("Client metrics subscription name must not be empty")
+		}
+		return config.DescribeClientMetrics(own, nil), nil
+	case metadata.GroupResource:
+		if r.ResourceName == "" {
+			return nil, invalidRequest("Group name must not be empty")
+		}
+		return current.DescribeGroup(own, r.ConfigNames), nil
+	}
+	return nil, invalidRequest("Unexpected resource type UNKNOWN for resource %s", r.ResourceName)
+}
+
+func brokerName(name string) (int32, error) {
+	id, err := strconv.ParseInt(name, 10, 32)
+	if err != nil {
+		return 0, invalidRequest("Broker id must be an integer, but it is: %s", name)
+	}
+	return int32(id), nil
+}
+
+// describedConfig is one setting as the request wants it.
+func describedConfig(q *kmsg.DescribeConfigsRequest, r *kmsg.DescribeConfigsRequestResource, e config.Entry) kmsg.DescribeConfigsResponseResourceConfig {
+	out := kmsg.NewDescribeConfigsResponseResourceConfig()
+	out.Name, out.Value, out.ReadOnly, out.IsSensitive = e.Name, e.Value, e.ReadOnly, e.Sensitive
+	out.Source, out.IsDefault = kmsg.ConfigSource(e.Source), e.Source == config.SourceDefault
+	out.ConfigType = kmsg.ConfigType(e.Type)
+	if q.IncludeDocumentation && e.Doc != "" {
+		out.Documentation = &e.Doc
+	}
+	if q.IncludeSynonyms {
+		for _, s := range e.Synonyms {
+			x := kmsg.NewDescribeConfigsResponseResourceConfigConfigSynonym()
+			x.Name, x.Value, x.Source = s.Name, s.Value, kmsg.ConfigSource(s.Source)
+			out.ConfigSynonyms = append(out.ConfigSynonyms, x)
+		}
+	}
+	return out
+}
+
+// listConfigResources lists what has settings, or could have: all topics and brokers, and the groups and subscriptions that
+// do have some.
+func (b *Broker) listConfigResources(r *network.Request, q *kmsg.ListConfigResourcesRequest) kmsg.Response {
+	resp := q.ResponseKind().(*kmsg.ListConfigResourcesResponse)
+	supported := []int8{metadata.TopicResource, metadata.BrokerResource, metadata.BrokerLoggerResource, metadata.ClientMetricsResource, metadata.GroupResource}
+	if q.Version == 0 {
+		supported = []int8{metadata.ClientMetricsResource}
+	}
+	types := q.ResourceTypes
+	if len(types) == 0 {
+		types = supported
+	}
+	for _, t := range types {
+		if !slices.Contains(supported, t) {
+			resp.ErrorCode = api.ErrUnsupportedVersion.Code
+			return resp
+		}
+	}
+	image := b.image()
+	add := func(t int8, name string) {
+		x := kmsg.NewListConfigResourcesResponseConfigResource()
+		x.Type, x.Name = t, name
+		resp.ConfigResources = append(resp.ConfigResources, x)
+	}
+	configured := func(t int8) {
+		if !slices.Contains(types, t) {
+			return
+		}
+		var names []string
+		for res := range image.Configs.All() {
+			if res.Type == t {
+				names = append(names, res.Name)
+			}
+		}
+		slices.Sort(names)
+		for _, n := range names {
+			add(t, n)
+		}
+	}
+	configured(metadata.GroupResource)
+	configured(metadata.ClientMetricsResource)
+	for _, t := range []int8{metadata.BrokerLoggerResource, metadata.BrokerResource} {
+		if !slices.Contains(types, t) {
+			continue
+		}
+		for _, id := range image.Cluster.BrokerIDs() {
+			if _, ok := image.Cluster.Broker(id).Listeners[r.Conn.Listener()]; ok {
+				add(t, strconv.Itoa(int(id)))
+			}
+		}
+	}
+	if slices.Contains(types, metadata.TopicResource) {
+		for _, t := range sortedTopics(image) {
+			add(metadata.TopicResource, t.Name)
+		}
+	}
+	return resp
+}
+
+func sortedTopics(image *metadata.Image) []*metadata.Topic {
+	out := make([]*metadata.Topic, 0, image.Topics.Len())
+	for t := range image.Topics.All() {
+		out = append(out, t)
+	}
+	slices.SortFunc(out, func(x, y *metadata.Topic) int { return strings.Compare(x.Name, y.Name) })
+	return out
+}
