@@ -1,65 +1,77 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
-	"strings"
 
 	"github.com/spf13/cobra"
+
+	"gregor/internal/vfs"
 )
 
-// errSilent fails a command that has already said why.
-var errSilent = errors.New("")
-
-// commands are those of the root, in the order of the help.
-func commands() []*cobra.Command {
-	return []*cobra.Command{newServer(), newStorage()}
+// Env is what commands use of the world.
+type Env struct {
+	FS             vfs.FS
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	// Version is gregor's own, Revision the commit that it was built from.
+	Version, Revision string
+	// Terminal says that Stderr is a person's screen, so that progress may be drawn over.
+	Terminal bool
 }
 
-// scripts maps the names of Kafka's scripts to the commands that stand for them.
-var scripts = map[string][]string{
-	"kafka-server-start": {"server"},
-	"kafka-storage":      {"storage"},
-}
-
-func newRoot() *cobra.Command {
+// Root is the command tree. extra are the commands that run a server, which are made apart from the tools.
+func Root(e *Env, extra ...*cobra.Command) *cobra.Command {
 	root := &cobra.Command{
-		Use:           "gregor",
-		Short:         "A Kafka cluster in one binary",
-		Long:          "gregor is Apache Kafka 4.4 as one program: a node of a cluster, its tools and its client.",
+		Use:   "gregor",
+		Short: "A Kafka cluster in one binary",
+		Long: `gregor is Apache Kafka 4.4 as one program: a node of a cluster, its tools and its client.
+
+New here? Start a node in one terminal, and talk to it from another:
+
+  gregor server                          a single node on localhost:9092, its data in ./data
+  gregor topic create orders -p 3
+  gregor produce orders                  type lines; Ctrl-D ends
+  gregor consume orders --from earliest
+
+The tools work with any Kafka cluster; --bootstrap-server says where it is. Each command explains itself with --help.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	root.SetIn(e.Stdin)
+	root.SetOut(e.Stdout)
+	root.SetErr(e.Stderr)
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(commands()...)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError(cmd, "%v", err) })
+	root.AddCommand(extra...)
+	root.AddCommand(newDumpLog(e), newVersion(e))
 	return root
 }
 
-// Main runs the program with its arguments, the name it was called by first, and returns its exit code.
-func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	root := newRoot()
-	root.SetIn(stdin)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-	root.SetArgs(commandLine(args))
-	err := root.ExecuteContext(ctx)
-	switch {
-	case err == nil:
-		return 0
-	case !errors.Is(err, errSilent):
-		fmt.Fprintln(stderr, "gregor:", err)
-	}
-	return 1
+// wrongUse is an error in how a command was called.
+type wrongUse struct {
+	command string
+	err     error
 }
 
-// commandLine turns the call of a Kafka script into that of a command.
-func commandLine(args []string) []string {
-	name := strings.TrimSuffix(filepath.Base(args[0]), ".sh")
-	if command, ok := scripts[name]; ok {
-		return append(append([]string{}, command...), args[1:]...)
+func (e *wrongUse) Error() string { return fmt.Sprintf("%v\nTry '%s --help'.", e.err, e.command) }
+
+func (e *wrongUse) Unwrap() error { return e.err }
+
+func usageError(cmd *cobra.Command, format string, args ...any) error {
+	return &wrongUse{command: cmd.CommandPath(), err: fmt.Errorf(format, args...)}
+}
+
+// Report prints what a command failed with, and is the exit code: 0 without an error, 2 for wrong use, 1 for the rest.
+func Report(w io.Writer, err error) int {
+	if err == nil {
+		return 0
 	}
-	return args[1:]
+	fmt.Fprintf(w, "gregor: %v\n", err)
+	var u *wrongUse
+	if errors.As(err, &u) {
+		return 2
+	}
+	return 1
 }
