@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -139,6 +140,9 @@ func dumpLog(e *Env, o *dumpOptions) error {
 	}
 	if err := d.out.Flush(); err != nil {
 		return err
+	}
+	for _, pairs := range d.mismatches.pairs {
+		slices.Reverse(pairs) // Kafka's order
 	}
 	d.mismatches.print(d.errs, "Mismatches in :%s", "  Index offset: %d, log offset: %d")
 	d.timestamps.print(d.errs, "Found timestamp mismatch in :%s", "  Index timestamp: %d, log timestamp: %d")
@@ -271,7 +275,7 @@ func (d *dumper) records(name string, e record.Entry, last *int64) error {
 		ts = t.String()
 	}
 	step := func(offset int64) {
-		if *last != -1 && offset != *last+1 {
+		if offset != *last+1 { // the first record, too, is held against -1
 			d.gaps.add(absolute(name), *last, offset)
 		}
 		*last = offset

@@ -266,12 +266,19 @@ func remoteText(r *record.Record) (key, value *string) {
 }
 
 func remoteRecord(b []byte) (string, error) {
-	kind, n := binary.Uvarint(b)
-	version, k := binary.Uvarint(b[max(n, 0):])
-	if n <= 0 || k <= 0 || version > 1<<15-1 {
-		return "", fmt.Errorf("%d bytes are no remote log metadata", len(b))
+	// As in the metadata log: frame version, type, version, message.
+	var head [3]uint64
+	for i := range head {
+		v, n := binary.Uvarint(b)
+		if n <= 0 || v > 1<<15-1 {
+			return "", fmt.Errorf("%d bytes are no remote log metadata", len(b))
+		}
+		head[i], b = v, b[n:]
 	}
-	b = b[n+k:]
+	frame, kind, version := head[0], head[1], head[2]
+	if frame != 1 {
+		return "", fmt.Errorf("remote log metadata of frame version %d is not known", frame)
+	}
 	read := func(m message.Message) error {
 		_, err := m.ReadFrom(b, int16(version))
 		return err
