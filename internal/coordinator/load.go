@@ -32,7 +32,7 @@ type load[C Core[R], R any] struct {
 
 // startLoad begins to fill a new core from the log, in the background.
 func (s *shard[C, R]) startLoad() {
-	s.state = stateLoading
+	s.setState(stateLoading)
 	l := &load[C, R]{s: s, registry: timeline.NewRegistry()}
 	l.core = s.rt.o.NewCore(Env[R]{
 		Partition: s.partition,
@@ -51,7 +51,7 @@ func (s *shard[C, R]) startLoad() {
 		s.submit(func(now time.Time) { s.loaded(now, l, epoch, now.Sub(begin), err) })
 	})
 	if !spawned {
-		s.state = stateFailed
+		s.setState(stateFailed)
 	}
 }
 
@@ -68,7 +68,7 @@ func (s *shard[C, R]) loaded(now time.Time, l *load[C, R], epoch int32, took tim
 	}
 	s.core, s.registry, s.marks = l.core, l.registry, l.marks
 	s.written, s.committed = l.offset, l.marks[0]
-	s.state = stateActive
+	s.setState(stateActive)
 	s.log.Info("coordinator partition loaded", "leader_epoch", epoch, "records", l.records, "bytes", l.bytes,
 		"end_offset", l.offset, "unknown", l.skipped, "took", took)
 	if _, hw, _, err := s.rt.o.Log.Offsets(s.partition); err == nil {

@@ -239,6 +239,21 @@ func (r *Runtime[C, R]) Partitions() []int32 {
 	return ps
 }
 
+// States counts the partitions that have a shard here by the shard's state: "loading", "active", "failed".
+func (r *Runtime[C, R]) States() map[string]int {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	n := make(map[string]int, 3)
+	for _, s := range r.shards {
+		if state := shardState(s.shown.Load()); state == stateInitial {
+			n[stateLoading.String()]++
+		} else {
+			n[state.String()]++
+		}
+	}
+	return n
+}
+
 // Close unloads everything and waits until nothing of the runtime runs any more. The Log must still be there.
 func (r *Runtime[C, R]) Close() {
 	r.mu.Lock()

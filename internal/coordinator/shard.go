@@ -3,6 +3,7 @@ package coordinator
 import (
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"gregor/internal/api"
@@ -56,6 +57,9 @@ type shard[C Core[R], R any] struct {
 	partition int32
 	log       *slog.Logger
 
+	// shown is state, for those who only look.
+	shown atomic.Uint32
+
 	mu       sync.Mutex // guards the fields down to running
 	queue    []event[C, R]
 	requests int   // operations in queue
@@ -100,6 +104,11 @@ func newShard[C Core[R], R any](rt *Runtime[C, R], partition int32) *shard[C, R]
 		return Result[R]{}, s.flush(now)
 	}
 	return s
+}
+
+func (s *shard[C, R]) setState(state shardState) {
+	s.state = state
+	s.shown.Store(uint32(state))
 }
 
 // request puts an operation into the mailbox and runs the shard if nobody else does.
@@ -393,7 +402,7 @@ func (s *shard[C, R]) resign(now time.Time, epoch int32) {
 // stop takes the state machine away: everybody in it is told that this is not the coordinator.
 func (s *shard[C, R]) stop(now time.Time, next shardState) {
 	wasActive := s.state == stateActive
-	s.state = next
+	s.setState(next)
 	if s.load != nil {
 		s.load.cancel.Store(true)
 		s.load = nil

@@ -111,6 +111,7 @@ func (n *Node) registerMetrics() {
 	n.o.Metrics.OnScrape(n.emitCluster)
 	if n.cfg.Roles.Broker {
 		n.o.Metrics.OnScrape(n.emitBroker)
+		n.o.Metrics.OnScrape(n.emitGroups)
 	}
 }
 

@@ -52,6 +52,7 @@ type Coordinator struct {
 	log *slog.Logger
 	// partitions of Topic; 0 until Start, negative after Close.
 	partitions atomic.Int32
+	counters   counters
 
 	randMu sync.Mutex // guards rand
 	rand   io.Reader
@@ -68,7 +69,7 @@ func New(o Options) *Coordinator {
 		Topic:             Topic,
 		Log:               o.Log,
 		Codec:             Codec{},
-		NewCore:           func(env coordinator.Env[Record]) *core { return newCore(&c.cfg, env, c.uuid) },
+		NewCore:           func(env coordinator.Env[Record]) *core { return newCore(&c.cfg, env, c.uuid, &c.counters) },
 		Clock:             o.Clock,
 		Logger:            o.Logger,
 		WriteTimeout:      o.Config.CommitTimeout,

@@ -23,7 +23,8 @@ type core struct {
 	env coordinator.Env[Record]
 	log *slog.Logger
 	// uuid makes the random part of member ids.
-	uuid func() string
+	uuid     func() string
+	counters *counters
 
 	groups  *timeline.Map[string, group]
 	offsets offsetStore
@@ -33,15 +34,16 @@ type core struct {
 	expiration coordinator.Timer[Record]
 }
 
-func newCore(cfg *Config, env coordinator.Env[Record], uuid func() string) *core {
+func newCore(cfg *Config, env coordinator.Env[Record], uuid func() string, counters *counters) *core {
 	return &core{
-		cfg:     cfg,
-		env:     env,
-		log:     env.Logger,
-		uuid:    uuid,
-		groups:  timeline.NewMap[string, group](env.Registry),
-		offsets: newOffsetStore(env.Registry),
-		names:   make(map[string]string),
+		cfg:      cfg,
+		env:      env,
+		log:      env.Logger,
+		uuid:     uuid,
+		counters: counters,
+		groups:   timeline.NewMap[string, group](env.Registry),
+		offsets:  newOffsetStore(env.Registry),
+		names:    make(map[string]string),
 	}
 }
 
@@ -228,6 +230,7 @@ func (c *core) deleteGroups(ids []string) (result, []kmsg.DeleteGroupsResponseGr
 			var n int
 			res.Records, n = c.offsets.tombstones(res.Records, g.groupID())
 			removed += n
+			c.counters.deleted.Add(int64(n))
 			res.Records = g.tombstones(res.Records)
 			c.log.Info("group deleted", "group", id, "offsets", removed)
 		} else {

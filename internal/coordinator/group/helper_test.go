@@ -77,7 +77,7 @@ func (m *machine) restart() {
 	}, func() string {
 		m.ids++
 		return fmt.Sprint(m.ids)
-	})
+	}, &counters{})
 }
 
 // reload replaces the core by one that has read the log.

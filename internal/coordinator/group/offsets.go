@@ -100,6 +100,9 @@ func (c *core) commit(r *commitRequest, now time.Time) (res result, codes [][]in
 			})
 		}
 	}
+	if !r.check.transactional {
+		c.counters.commits.Add(int64(len(res.Records)))
+	}
 	return res, codes, nil
 }
 
@@ -202,6 +205,7 @@ func (c *core) deleteOffsets(r *kmsg.OffsetDeleteRequest) (result, *kmsg.OffsetD
 		}
 		resp.Topics = append(resp.Topics, t)
 	}
+	c.counters.deleted.Add(int64(len(res.Records)))
 	return res, resp, nil
 }
 
@@ -214,6 +218,7 @@ func (c *core) expireOffsets(now time.Time) (result, error) {
 		before := len(res.Records)
 		var left bool
 		res.Records, left = c.expireGroup(res.Records, g, now)
+		c.counters.expired.Add(int64(len(res.Records) - before))
 		if !left && !c.offsets.hasOpenTransactions(id) && g.empty() && g.kind() != Share {
 			res.Records = g.tombstones(res.Records)
 		}

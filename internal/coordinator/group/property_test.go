@@ -299,7 +299,7 @@ func (l *life) Check(t *rapid.T) {
 	// pictures must be equal as they are.
 	twin := newCore(&l.cfg, coordinator.Env[Record]{
 		Registry: timeline.NewRegistry(), Timers: &coordinator.Timers[Record]{}, Logger: l.core.log, Later: func(f func()) { f() },
-	}, func() string { return "" })
+	}, func() string { return "" }, &counters{})
 	for i, rec := range l.log {
 		live := l.core
 		l.core = twin

@@ -106,6 +106,7 @@ func (c *core) assign(g *classicGroup, r *kmsg.SyncGroupRequest) result {
 				}
 			}
 			g.transition(stateStable, now)
+			c.counters.rebalances.Add(1)
 		},
 	}
 }
