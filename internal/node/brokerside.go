@@ -53,6 +53,16 @@ func (n *Node) startBroker(ctx context.Context) error {
 	return n.await(ctx, n.lifecycle.Unfenced())
 }
 
+// buryPredecessor tells the controller of this process that the broker's life before this one is over. After a crash its
+// session would last for seconds, and registering be refused as long; but holding the locks of the directories is proof that
+// no other process lives that life.
+func (n *Node) buryPredecessor() {
+	if b := n.loader.Image().Cluster.Broker(n.cfg.NodeID); b != nil {
+		n.logger.Info("the broker's last life ended without a goodbye", "broker_epoch", b.Epoch)
+		n.controller.Lost(b.ID, b.Epoch)
+	}
+}
+
 func (n *Node) startLifecycle() error {
 	incarnation, err := uuid.New(n.rand)
 	if err != nil {

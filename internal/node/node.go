@@ -67,11 +67,13 @@ type Node struct {
 	loader     *metadata.Loader
 	snapshots  *metadata.SnapshotGenerator
 	lifecycle  *broker.Lifecycle
-	logs       *log.Manager
-	replicas   *replica.Manager
-	groups     *group.Coordinator
-	broker     atomic.Pointer[broker.Broker]
-	controlled atomic.Pointer[controllerAPI]
+	// predecessor is set once the controller has been told that this broker's last life is over.
+	predecessor atomic.Bool
+	logs        *log.Manager
+	replicas    *replica.Manager
+	groups      *group.Coordinator
+	broker      atomic.Pointer[broker.Broker]
+	controlled  atomic.Pointer[controllerAPI]
 
 	fatal    chan error // the first failure that the process can't go on after
 	stopOnce sync.Once

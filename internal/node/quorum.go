@@ -243,6 +243,11 @@ func (f forwarder) Forward(q kmsg.Request, deadline time.Time, reply func(kmsg.R
 	}
 	rc := &controller.RequestContext{Principal: "User:ANONYMOUS", Forwarded: true, Deadline: deadline}
 	n.controller.Submit(rc, q, func(r kmsg.Response, err error) {
+		if reg, ok := r.(*kmsg.BrokerRegistrationResponse); ok && reg.ErrorCode == api.ErrDuplicateBrokerRegistration.Code && n.predecessor.CompareAndSwap(false, true) {
+			n.buryPredecessor()
+			f.Forward(q, deadline, reply)
+			return
+		}
 		if errors.Is(err, api.ErrNotController) && n.o.Clock.Now().Add(forwardRetry).Before(deadline) && n.bgCtx.Err() == nil {
 			time.AfterFunc(forwardRetry, func() { f.Forward(q, deadline, reply) })
 			return
