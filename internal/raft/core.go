@@ -215,6 +215,20 @@ func (c *Core) snapshotAsked(ev snapshotAsked) {
 // isVoter says whether this node is a voter in force.
 func (c *Core) isVoter() bool { return c.cfg.CanVote && c.view.lastVoters().Has(c.cfg.ReplicaKey) }
 
+// mayStand says whether this node may stand for election: as a voter in force, or as one of the set before as long as the
+// newer set is not known to be committed. Without the latter a leader that writes its own removal and restarts before anybody
+// has the record could block the quorum: it would not stand, and the others have shorter logs than it (Ongaro's thesis, 4.2.2).
+// Its own vote counts only where it is in the set.
+//
+// Differs from Kafka, where such a quorum stays without a leader.
+func (c *Core) mayStand() bool {
+	if c.isVoter() {
+		return true
+	}
+	at, ok := c.view.lastVotersOffset()
+	return ok && c.cfg.CanVote && at >= c.committed && c.view.votersAt(at-1).Has(c.cfg.ReplicaKey)
+}
+
 func (c *Core) election() ElectionState {
 	return ElectionState{Epoch: c.epoch, LeaderID: c.leader, Voted: c.voted}
 }
@@ -338,7 +352,7 @@ func (c *Core) wakeAt(t time.Time) {
 }
 
 func (c *Core) pollUnattached(now time.Time) {
-	if c.isVoter() && !c.shutdown {
+	if c.mayStand() && !c.shutdown {
 		if c.electionDeadline.IsZero() { // it was an observer when it became unattached
 			c.electionDeadline = now.Add(c.randomElectionTimeout())
 		}
@@ -381,7 +395,7 @@ func (c *Core) becomeUnattached(now time.Time, epoch, leader int32, voted Replic
 	c.leave()
 	c.transition(Unattached, epoch, leader, nil, voted)
 	c.electionDeadline = time.Time{}
-	if c.isVoter() {
+	if c.mayStand() {
 		c.electionDeadline = now.Add(timeout)
 	}
 	c.persist()

@@ -48,7 +48,7 @@ func (c *Core) afterLostPreVote(now time.Time) {
 }
 
 func (c *Core) pollNominee(now time.Time) {
-	if !c.isVoter() { // removed from the voters in the meantime
+	if !c.mayStand() { // removed from the voters in the meantime
 		c.unattachedIn(now, c.epoch, c.leader)
 		return
 	}

@@ -13,14 +13,14 @@ func (c *Core) pollFollower(now time.Time) {
 	if c.shutdown {
 		return
 	}
-	if c.isVoter() {
+	if c.mayStand() {
 		if !now.Before(c.follow.fetchDeadline) {
 			c.log.Info("no successful fetch from the leader in time", "leader", c.leader, "leader_epoch", c.epoch)
 			c.becomeProspective(now)
 			return
 		}
 		c.wakeAt(c.follow.fetchDeadline)
-		if !now.Before(c.follow.updateDeadline) && c.maybeUpdateVoter(now) {
+		if c.isVoter() && !now.Before(c.follow.updateDeadline) && c.maybeUpdateVoter(now) {
 			return
 		}
 	} else {

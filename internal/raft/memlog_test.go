@@ -18,6 +18,7 @@ type memLog struct {
 	synced  int   // batches that are on disk
 	fail    error // what the next Append returns
 	syncs   int
+	checked int // batches that the simulation's checkers have seen
 }
 
 func (l *memLog) end() int64 {
@@ -99,13 +100,14 @@ func (l *memLog) TruncateTo(offset int64) error {
 		l.batches = l.batches[:n-1]
 	}
 	l.synced = len(l.batches)
+	l.checked = min(l.checked, len(l.batches))
 	return nil
 }
 
 func (l *memLog) Restart(offset int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.batches, l.synced, l.start, l.base = nil, 0, offset, offset
+	l.batches, l.synced, l.checked, l.start, l.base = nil, 0, 0, offset, offset
 	return nil
 }
 
