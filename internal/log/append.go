@@ -76,7 +76,7 @@ func (l *Log) timestampType(cfg *Config) record.TimestampType {
 func (l *Log) validate(b record.Batch, o AppendOptions, cfg *Config, nowMs int64) (record.Validated, error) {
 	if o.Origin == Client {
 		vo := record.ValidateOptions{
-			TopicPartition: l.tp.String(),
+			TopicPartition: l.name,
 			FromClient:     true,
 			MaxBatchBytes:  int(cfg.MaxMessageBytes),
 			MaxRecordBytes: l.e.maxRecordBytes,
@@ -346,7 +346,7 @@ func (l *Log) write(records []byte, info *AppendInfo, cfg *Config, c applyCheck)
 		if e.Magic() == 2 {
 			info.Records += int(e.Batch().Count())
 			if epoch := e.PartitionLeaderEpoch(); epoch >= 0 {
-				l.epochs.assign(epoch, e.Offset())
+				l.epochs.assign(epoch, e.Offset(), true)
 				info.LeaderEpoch = epoch
 			}
 		} else {
@@ -366,7 +366,12 @@ func (l *Log) write(records []byte, info *AppendInfo, cfg *Config, c applyCheck)
 	info.Bytes += len(records)
 
 	l.marks.Lock()
+	if l.recent == nil {
+		l.recent = new(recentEnds)
+		l.recent.add(l.end)
+	}
 	l.end = position{offset: last + 1, seg: seg, pos: at}
+	l.recent.add(l.end)
 	aborts := l.transactionsLocked(seg)
 	l.marks.Unlock()
 	for _, t := range aborts {

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"slices"
 	"sync"
+
+	"gregor/internal/vfs"
 )
 
 // spillBytes is how much of an index waits in memory before it is written: one page. The tail is lost in a crash; recovery
@@ -26,6 +28,9 @@ type entryFile struct {
 	tail   []byte // entries after those
 	exists bool   // there is a file
 	last   []byte // the last entry, kept for comparing
+
+	block     []byte // a page of entries that are on disk, kept for the next search; nil if none
+	blockFrom int    // its first entry
 }
 
 // env is what the parts of one log share to find and open their files.
@@ -93,11 +98,15 @@ func (x *entryFile) readLocked(e env, from, to int) ([]byte, error) {
 	return out, nil
 }
 
-// lastEntry is the last entry, nil when there is none. The result must not be changed.
-func (x *entryFile) lastEntry(e env) ([]byte, error) {
+// lastEntry is the last entry.
+func (x *entryFile) lastEntry(e env) (entry, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.lastLocked(e)
+	b, err := x.lastLocked(e)
+	if err != nil || b == nil {
+		return entry{}, err
+	}
+	return x.copyOf(b), nil
 }
 
 func (x *entryFile) lastLocked(e env) ([]byte, error) {
@@ -118,51 +127,143 @@ func (x *entryFile) lastLocked(e env) ([]byte, error) {
 	return x.last, nil
 }
 
-// search returns the last entry for which le holds (entries for which it holds come first) and the one behind it; nil where
-// there is none.
-func (x *entryFile) search(e env, le func(entry []byte) bool) (floor, next []byte, err error) {
+// entry is a copy of an index entry; the offset index uses the first 8 bytes. ok=false is none.
+type entry struct {
+	b  [timeEntrySize]byte
+	ok bool
+}
+
+func (x *entryFile) copyOf(b []byte) (e entry) {
+	copy(e.b[:], b[:x.width])
+	e.ok = true
+	return e
+}
+
+// search returns the last entry for which le holds (entries for which it holds come first) and the one behind it. It allocates
+// nothing while one consumer goes through a segment: the page of the index where the last search ended is kept.
+func (x *entryFile) search(e env, le func(entry []byte) bool) (floor, next entry, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if err := x.openLocked(e); err != nil {
-		return nil, nil, err
+		return floor, next, err
 	}
-	lo, hi := 0, x.countLocked() // le holds below lo, not from hi on
-	const window = 256           // few enough entries to read them at once
-	for hi-lo > window {
-		mid := lo + (hi-lo)/2
-		b, err := x.readLocked(e, mid, mid+1)
-		if err != nil {
-			return nil, nil, err
+	w := x.width
+	if len(x.tail) > 0 && (x.disk == 0 || le(x.tail[:w])) {
+		floor, next = x.searchBytes(x.tail, le)
+		return floor, next, nil
+	}
+	if x.disk == 0 {
+		return floor, next, nil
+	}
+	if !x.covers(le) {
+		if err := x.loadBlock(e, le); err != nil {
+			return floor, next, err
 		}
-		if le(b) {
+	}
+	floor, next = x.searchBytes(x.block, le)
+	if !next.ok && len(x.tail) > 0 {
+		next = x.copyOf(x.tail)
+	}
+	return floor, next, nil
+}
+
+// covers says whether the kept page holds the answer: its first entry satisfies le (or is the first of all) and its last one
+// doesn't (or is the last on disk).
+func (x *entryFile) covers(le func([]byte) bool) bool {
+	n := len(x.block) / x.width
+	if n == 0 || x.blockFrom+n > x.disk {
+		return false
+	}
+	return (x.blockFrom == 0 || le(x.block[:x.width])) && (x.blockFrom+n == x.disk || !le(x.block[(n-1)*x.width:]))
+}
+
+// loadBlock finds the page that holds the answer by probing single entries.
+func (x *entryFile) loadBlock(e env, le func([]byte) bool) error {
+	f, err := x.file.acquire(e.files, e.name)
+	if err != nil {
+		return err
+	}
+	defer x.file.release(e.files)
+	per := spillBytes / x.width
+	if x.block == nil {
+		x.block = make([]byte, 0, per*x.width)
+		e.files.keepBlock(x)
+	}
+	probe := x.block[:x.width]
+	lo, hi := 0, x.disk
+	for hi-lo > per/2 {
+		mid := lo + (hi-lo)/2
+		if err := x.readDisk(e, f, probe, mid); err != nil {
+			x.block = x.block[:0]
+			return err
+		}
+		if le(probe) {
 			lo = mid + 1
 		} else {
 			hi = mid
 		}
 	}
-	from, to := max(lo-1, 0), min(hi+1, x.countLocked())
-	b, err := x.readLocked(e, from, to)
-	if err != nil {
-		return nil, nil, err
+	from := max(lo-1, 0)
+	n := min(per, x.disk-from)
+	x.blockFrom = from
+	x.block = x.block[:n*x.width]
+	if err := x.readDisk(e, f, x.block, from); err != nil {
+		x.block = x.block[:0]
+		return err
 	}
-	for ; len(b) > 0; b = b[x.width:] {
-		if !le(b[:x.width]) {
-			return floor, b[:x.width], nil
+	return nil
+}
+
+// readDisk reads whole entries from the given one on.
+func (x *entryFile) readDisk(e env, f vfs.File, to []byte, from int) error {
+	n, err := f.ReadAt(to, int64(from)*int64(x.width))
+	if n == len(to) {
+		return nil
+	}
+	if err == nil || err == io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
+	return fmt.Errorf("read %s from entry %d: %w", e.path(), from, err)
+}
+
+func (x *entryFile) searchBytes(b []byte, le func([]byte) bool) (floor, next entry) {
+	lo, hi := 0, len(b)/x.width
+	for lo < hi {
+		mid := lo + (hi-lo)/2
+		if le(b[mid*x.width : (mid+1)*x.width]) {
+			lo = mid + 1
+		} else {
+			hi = mid
 		}
-		floor = b[:x.width]
 	}
-	return floor, nil, nil
+	if lo > 0 {
+		floor = x.copyOf(b[(lo-1)*x.width:])
+	}
+	if lo < len(b)/x.width {
+		next = x.copyOf(b[lo*x.width:])
+	}
+	return floor, next
+}
+
+// dropBlock forgets the kept page; false when the index is in use just now.
+func (x *entryFile) dropBlock() bool {
+	if !x.mu.TryLock() {
+		return false
+	}
+	x.block = nil
+	x.mu.Unlock()
+	return true
 }
 
 // append adds an entry in memory and spills when there are enough.
-func (x *entryFile) append(e env, entry []byte) error {
+func (x *entryFile) append(e env, b []byte) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if err := x.openLocked(e); err != nil {
 		return err
 	}
-	x.tail = append(x.tail, entry...)
-	x.last = append(x.last[:0:0], entry...)
+	x.tail = append(x.tail, b...)
+	x.last = append(x.last[:0], b...)
 	if len(x.tail) >= spillBytes {
 		return x.spillLocked(e)
 	}
@@ -242,7 +343,7 @@ func (x *entryFile) truncateEntries(e env, n int) error {
 	if n > x.countLocked() {
 		return fmt.Errorf("truncate %s to %d entries of %d", e.path(), n, x.countLocked())
 	}
-	x.last = nil
+	x.last, x.block = nil, x.block[:0]
 	if n >= x.disk {
 		x.tail = x.tail[:(n-x.disk)*x.width]
 	} else {
@@ -300,6 +401,16 @@ func (x *entryFile) entries(e env) ([]byte, error) {
 	return x.readLocked(e, 0, x.countLocked())
 }
 
+// slice returns entries [from, to).
+func (x *entryFile) slice(e env, from, to int) ([]byte, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if err := x.openLocked(e); err != nil {
+		return nil, err
+	}
+	return x.readLocked(e, from, min(to, x.countLocked()))
+}
+
 // replace sets the entries to those given, in memory and, when there is a file, on disk.
 func (x *entryFile) replace(e env, all []byte) error {
 	x.mu.Lock()
@@ -307,7 +418,7 @@ func (x *entryFile) replace(e env, all []byte) error {
 	if err := x.openLocked(e); err != nil {
 		return err
 	}
-	x.last = nil
+	x.last, x.block = nil, x.block[:0]
 	x.disk, x.tail = 0, slices.Clone(all)
 	if !x.exists {
 		return nil

@@ -18,11 +18,12 @@ type epochCache struct {
 	mu      sync.Mutex // guards below
 	entries []epochEntry
 	dirty   bool
+	idle    bool // the last entry has no batch yet and isn't on disk
 }
 
-// assign notes that epoch begins at start: entries at or above either are dropped first. It does nothing when the last entry
-// has that epoch and begins no later.
-func (c *epochCache) assign(epoch int32, start int64) {
+// assign notes that epoch begins at start, with a batch when written: entries at or above either are dropped first. It does
+// nothing when the last entry has that epoch and begins no later.
+func (c *epochCache) assign(epoch int32, start int64, written bool) {
 	if epoch < 0 || start < 0 {
 		return
 	}
@@ -30,6 +31,9 @@ func (c *epochCache) assign(epoch int32, start int64) {
 	defer c.mu.Unlock()
 	if n := len(c.entries); n > 0 {
 		if last := c.entries[n-1]; last.epoch == epoch && last.start <= start {
+			if c.idle && written {
+				c.idle, c.dirty = false, true
+			}
 			return
 		}
 		for n > 0 && (c.entries[n-1].epoch >= epoch || c.entries[n-1].start >= start) {
@@ -38,7 +42,9 @@ func (c *epochCache) assign(epoch int32, start int64) {
 		c.entries = c.entries[:n]
 	}
 	c.entries = append(c.entries, epochEntry{epoch, start})
-	c.dirty = true
+	if c.idle = !written; written {
+		c.dirty = true
+	}
 }
 
 // latest is the newest epoch, ok=false when there is none.
@@ -107,7 +113,7 @@ func (c *epochCache) truncateFromEnd(end int64) {
 		n--
 	}
 	if n < len(c.entries) {
-		c.entries, c.dirty = c.entries[:n], true
+		c.entries, c.dirty, c.idle = c.entries[:n], true, false
 	}
 }
 
@@ -132,7 +138,7 @@ func (c *epochCache) clear() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.entries) > 0 {
-		c.entries, c.dirty = nil, true
+		c.entries, c.dirty, c.idle = nil, true, false
 	}
 }
 
@@ -177,7 +183,7 @@ func (c *epochCache) load(fsys vfs.FS, name string) error {
 	}
 	// Kafka adds entry by entry, which leaves only an ascending run.
 	for _, e := range entries {
-		c.assign(e.epoch, e.start)
+		c.assign(e.epoch, e.start, true)
 	}
 	c.dirty = false
 	return nil

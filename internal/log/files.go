@@ -21,6 +21,31 @@ type fileCache struct {
 	mu   sync.Mutex // guards ring, hand
 	ring []*cachedFile
 	hand int
+
+	blocksMu sync.Mutex // guards blocks, oldest
+	blocks   []*entryFile
+	oldest   int
+}
+
+// maxBlocks is how many index pages are kept in memory altogether.
+const maxBlocks = 1024
+
+// keepBlock notes that x keeps a page and makes another index forget its own when there are many. x.mu is held.
+func (fc *fileCache) keepBlock(x *entryFile) {
+	fc.blocksMu.Lock()
+	defer fc.blocksMu.Unlock()
+	if len(fc.blocks) < maxBlocks {
+		fc.blocks = append(fc.blocks, x)
+		return
+	}
+	for range maxBlocks {
+		at := fc.oldest % maxBlocks
+		fc.oldest++
+		if fc.blocks[at].dropBlock() {
+			fc.blocks[at] = x
+			return
+		}
+	}
 }
 
 func newFileCache(fs vfs.FS, max int) *fileCache {

@@ -28,7 +28,7 @@ type loadOptions struct {
 // load opens the log in a directory: it tidies up what an interrupted deletion or compaction left, finds the segments, recovers
 // what lies behind the recovery point (or, after a clean stop, only looks at the end), and restores epochs and producers.
 func (e *engine) load(tp TopicPartition, dir string, parent *logDir, o loadOptions) (*Log, error) {
-	l := &Log{e: e, tp: tp, parent: parent, cutTo: -1, dirSynced: true, meta: tp.Topic == MetadataTopic}
+	l := &Log{e: e, tp: tp, name: tp.String(), parent: parent, cutTo: -1, dirSynced: true, meta: tp.Topic == MetadataTopic}
 	l.dir.set(dir)
 	l.cfg.Store(&o.cfg)
 	files, err := e.listFiles(dir)
@@ -355,7 +355,7 @@ func (l *Log) openTail(seg *segment) (sound bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		rel, p := indexEntry(e)
+		rel, p := indexEntry(e.b[:])
 		pos, last = int64(p), seg.base+int64(rel)
 		if rel < 0 || p <= 0 || pos >= size {
 			return false, nil
@@ -371,9 +371,11 @@ func (l *Log) openTail(seg *segment) (sound bool, err error) {
 	var b batchHeader
 	end := int64(-1)
 	seen := n == 0
-	maxTs, maxTsLast, err := seg.timestamps(fc)
-	if err != nil {
-		return false, err
+	maxTs, maxTsLast := record.NoTimestamp, int64(-1)
+	if n > 0 { // else the scan sees every batch
+		if maxTs, maxTsLast, err = seg.timestamps(fc); err != nil {
+			return false, err
+		}
 	}
 	for {
 		b2, err := h.next()
@@ -598,7 +600,7 @@ func (l *Log) restart(offset int64, delay time.Duration) error {
 	l.segments.Store(&[]*segment{seg})
 	l.marks.Lock()
 	defer l.marks.Unlock()
-	l.open, l.unreplicated = nil, nil
+	l.open, l.unreplicated, l.recent = nil, nil, nil
 	l.start = offset
 	l.end = position{offset: offset, seg: seg}
 	l.hw = l.end

@@ -57,6 +57,30 @@ type position struct {
 	pos    int64
 }
 
+// recentEnds remembers where the last appends ended: high watermarks move to such places and consumers that keep up read from
+// them, and neither should have to look into the index.
+type recentEnds struct {
+	ends [8]position
+	n    int
+}
+
+func (r *recentEnds) add(p position) {
+	r.ends[r.n%len(r.ends)] = p
+	r.n++
+}
+
+func (r *recentEnds) at(offset int64) (position, bool) {
+	if r == nil {
+		return position{}, false
+	}
+	for i := range r.ends {
+		if r.ends[i].offset == offset && r.ends[i].seg != nil {
+			return r.ends[i], true
+		}
+	}
+	return position{}, false
+}
+
 // openTxn is an open transaction; doneTxn one whose marker is at last and may lie above the high watermark.
 type openTxn struct {
 	first      position
@@ -72,6 +96,7 @@ type doneTxn struct {
 type Log struct {
 	e       *engine
 	tp      TopicPartition
+	name    string  // tp as text
 	parent  *logDir // nil for the metadata log and in tests
 	dir     dirPath
 	cfg     atomic.Pointer[Config]
@@ -102,8 +127,9 @@ type Log struct {
 	start        int64
 	end          position
 	hw           position
-	open         []openTxn // ascending by first offset
-	unreplicated []doneTxn // likewise
+	recent       *recentEnds // where the last appends began and ended; nil before the first
+	open         []openTxn   // ascending by first offset
+	unreplicated []doneTxn   // likewise
 	flushing     sync.Mutex
 }
 
@@ -248,7 +274,11 @@ func (l *Log) setHighWatermarkLocked(hw int64) {
 			l.hw = position{offset: l.start}
 		}
 	case hw != l.hw.offset:
-		l.hw = position{offset: hw}
+		// Followers fetch from where an append ended, so the place is usually known.
+		var ok bool
+		if l.hw, ok = l.recent.at(hw); !ok {
+			l.hw = position{offset: hw}
+		}
 	}
 	n := 0
 	for _, t := range l.unreplicated {
@@ -330,7 +360,7 @@ func (l *Log) AssignEpochStart(epoch int32, offset int64) error {
 	if err := l.usable(); err != nil {
 		return err
 	}
-	l.epochs.assign(epoch, offset)
+	l.epochs.assign(epoch, offset, false)
 	return nil
 }
 

@@ -36,6 +36,7 @@ func (l *Log) Read(offset int64, maxBytes int, iso Isolation, minOne bool) (Fetc
 	default:
 		bound = stable
 	}
+	known, atEnd := l.recent.at(offset)
 	l.marks.Unlock()
 	if offset < f.LogStartOffset || offset > f.LogEndOffset {
 		return f, l.outOfRange(offset, f.LogStartOffset, f.LogEndOffset)
@@ -50,6 +51,15 @@ func (l *Log) Read(offset int64, maxBytes int, iso Isolation, minOne bool) (Fetc
 			return f, l.readError(err)
 		}
 		l.rememberPosition(bound)
+	}
+	if atEnd && known.seg == bound.seg && bound.pos-known.pos <= int64(maxBytes) && iso != ReadCommitted && bound.pos > known.pos {
+		// A reader that keeps up: all there is fits, and where it begins is known.
+		file, err := known.seg.open(l.e.files)
+		if err != nil {
+			return f, l.readError(err)
+		}
+		f.Slice = Slice{file: file, owner: &known.seg.log, cache: l.e.files, pos: known.pos, n: int(bound.pos - known.pos)}
+		return f, nil
 	}
 	for i := max(segmentAt(segs, offset), 0); i < len(segs); i++ {
 		seg := segs[i]
@@ -167,8 +177,8 @@ func (l *Log) upperBound(segs []*segment, i int, pos, bound int64) (int64, error
 	if err != nil {
 		return 0, err
 	}
-	if next != nil {
-		rel, _ := indexEntry(next)
+	if next.ok {
+		rel, _ := indexEntry(next.b[:])
 		return min(seg.base+int64(rel), bound), nil
 	}
 	if i+1 < len(segs) {
@@ -270,8 +280,8 @@ func (l *Log) firstAtOrAfter(s *segment, ts, start int64) (out TimestampOffset, 
 	if err != nil {
 		return out, false, err
 	}
-	if e != nil {
-		_, rel := timeEntry(e)
+	if e.ok {
+		_, rel := timeEntry(e.b[:])
 		from = max(from, s.base+int64(rel))
 	}
 	pos, err := s.floor(l.e.files, from)

@@ -118,19 +118,22 @@ func (l *Log) recoverSegment(s *segment, point, prevEnd int64, progress func(tot
 	s.setTimestamps(record.NoTimestamp, -1)
 	s.firstTs = unknownTs
 	s.sinceIndex = 0
+	s.checked.Store(true)
 	if pos > 0 {
 		// What is kept of the indexes tells the rest about the skipped part; producers and transactions need its headers.
 		next = last + 1
-		s.ts.Lock()
-		s.tsKnown = false
-		s.ts.Unlock()
+		maxTs, tsLast, err := s.scanTimestamps(fc, pos)
+		if err != nil {
+			return 0, 0, nil, err
+		}
+		s.setTimestamps(maxTs, tsLast)
+		s.sinceIndex = math.MaxInt32 // the batch at pos gets its entry again
 		if err := l.replayRange(s, 0, pos); err != nil {
 			return 0, 0, nil, err
 		}
 	}
 	// The epochs of what is scanned come from its batches: the file may be older than a truncation.
 	l.epochs.truncateFromEnd(next)
-	s.checked.Store(true)
 	interval := int64(l.cfg.Load().IndexIntervalBytes)
 
 	f, err := s.open(fc)
@@ -220,7 +223,7 @@ func (l *Log) recoverBatch(e record.Entry, s *segment, at, interval int64) error
 	b := e.Batch()
 	if epoch := b.PartitionLeaderEpoch(); epoch >= 0 {
 		if known, ok := l.epochs.latest(); !ok || epoch > known {
-			l.epochs.assign(epoch, b.BaseOffset())
+			l.epochs.assign(epoch, b.BaseOffset(), true)
 		}
 	}
 	if !b.HasProducer() {

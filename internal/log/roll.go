@@ -103,6 +103,13 @@ func (l *Log) roll(base int64) error {
 	l.marks.Lock()
 	if l.end.offset == base || l.end.pos == 0 {
 		l.end.seg, l.end.pos = seg, 0
+		if l.hw.offset == l.end.offset {
+			l.hw = l.end
+		}
+		if l.recent != nil {
+			*l.recent = recentEnds{}
+			l.recent.add(l.end)
+		}
 	}
 	l.marks.Unlock()
 	l.e.logger.Debug("segment rolled", "partition", l.tp.String(), "offset", base)

@@ -88,6 +88,15 @@ func (s *segment) close(fc *fileCache, forget bool) {
 // it is what the time index ends with; if that is empty, for it may have been lost, the batches are asked.
 func (s *segment) timestamps(fc *fileCache) (maxTs, last int64, err error) {
 	s.ts.Lock()
+	if s.tsKnown {
+		defer s.ts.Unlock()
+		return s.maxTs, s.maxTsLast, nil
+	}
+	s.ts.Unlock()
+	if err := s.check(fc); err != nil { // takes ts when it finds damage
+		return -1, -1, err
+	}
+	s.ts.Lock()
 	defer s.ts.Unlock()
 	if s.tsKnown {
 		return s.maxTs, s.maxTsLast, nil
@@ -102,9 +111,20 @@ func (s *segment) timestamps(fc *fileCache) (maxTs, last int64, err error) {
 		if err != nil {
 			return -1, -1, err
 		}
-		if e != nil {
-			ts, rel := timeEntry(e)
+		if e.ok {
+			ts, rel := timeEntry(e.b[:])
 			maxTs, last = ts, s.base+int64(rel)
+			// A batch must end there and have that timestamp: Kafka would believe garbage, for retention too.
+			b, ok, err := s.find(fc, last)
+			if ignoreDamage(err) != nil {
+				return -1, -1, err
+			}
+			if err != nil || !ok || b.last != last || b.maxTs != ts {
+				if err := s.rebuildIndexes(fc, size, defaultIndexInterval); err != nil {
+					return -1, -1, err
+				}
+				return s.maxTs, s.maxTsLast, nil
+			}
 		} else if maxTs, last, err = s.scanTimestamps(fc, size); err != nil {
 			return -1, -1, err
 		}
@@ -124,8 +144,8 @@ func (s *segment) scanTimestamps(fc *fileCache, pos int64) (maxTs, last int64, e
 	if err != nil {
 		return -1, -1, err
 	}
-	if e != nil {
-		ts, rel := timeEntry(e)
+	if e.ok {
+		ts, rel := timeEntry(e.b[:])
 		maxTs, last = ts, s.base+int64(rel)
 		if from, err = s.floor(fc, last); err != nil {
 			return -1, -1, err
@@ -191,8 +211,8 @@ func (s *segment) addTime(fc *fileCache) error {
 	if err != nil {
 		return err
 	}
-	if e != nil {
-		if ts, _ := timeEntry(e); ts >= maxTs {
+	if e.ok {
+		if ts, _ := timeEntry(e.b[:]); ts >= maxTs {
 			return nil
 		}
 	}
@@ -242,6 +262,7 @@ type batchHeader struct {
 	pos   int64
 	size  int64
 	last  int64
+	maxTs int64
 }
 
 // scanWindow is how much a header scan reads at a time.
@@ -298,7 +319,7 @@ func (h *headerScan) next() (batchHeader, error) {
 	if e.Magic() == 2 && size < record.HeaderSize {
 		return batchHeader{}, fmt.Errorf("batch of %d bytes: %w", size, record.ErrCorrupt)
 	}
-	out := batchHeader{entry: e, pos: h.pos, size: int64(size), last: e.LastOffset()}
+	out := batchHeader{entry: e, pos: h.pos, size: int64(size), last: e.LastOffset(), maxTs: e.MaxTimestamp()}
 	h.pos += int64(size)
 	return out, nil
 }
@@ -313,10 +334,10 @@ func (s *segment) floor(fc *fileCache, offset int64) (int64, error) {
 		r, _ := indexEntry(e)
 		return int64(r) <= rel
 	})
-	if err != nil || e == nil {
+	if err != nil || !e.ok {
 		return 0, err
 	}
-	_, pos := indexEntry(e)
+	_, pos := indexEntry(e.b[:])
 	return int64(pos), nil
 }
 
@@ -407,7 +428,10 @@ func (s *segment) check(fc *fileCache) error {
 		return err
 	}
 	if !ok {
-		if err := s.rebuildIndexes(fc, size, defaultIndexInterval); err != nil {
+		s.ts.Lock()
+		err := s.rebuildIndexes(fc, size, defaultIndexInterval)
+		s.ts.Unlock()
+		if err != nil {
 			return err
 		}
 	}
@@ -417,17 +441,26 @@ func (s *segment) check(fc *fileCache) error {
 
 const defaultIndexInterval = 4096
 
-// plausible checks size and entries of the offset index and that its last entry points at the batch that it says.
+// plausible checks that the entries of the offset index ascend within the file, all of them when they are few and else the first
+// and last of them, and that the last one points at the batch that it says.
 func (s *segment) plausible(fc *fileCache, size int64) (bool, error) {
-	entries, err := s.index.entries(s.indexEnv(fc))
-	if err != nil {
-		return false, err
+	const few = 8192
+	n, err := s.index.count(s.indexEnv(fc))
+	if err != nil || n == 0 {
+		return true, err
 	}
-	if len(entries) == 0 {
-		return true, nil
+	ranges := [][2]int{{0, n}}
+	if n > few {
+		ranges = [][2]int{{0, few / 16}, {n - few/16, n}}
 	}
-	if plausiblePrefix(entries, size) != len(entries)/indexEntrySize {
-		return false, nil
+	var entries []byte
+	for _, r := range ranges {
+		if entries, err = s.index.slice(s.indexEnv(fc), r[0], r[1]); err != nil {
+			return false, err
+		}
+		if plausiblePrefix(entries, size) != r[1]-r[0] {
+			return false, nil
+		}
 	}
 	rel, pos := indexEntry(entries[len(entries)-indexEntrySize:])
 	return s.pointsAtBatch(fc, int64(pos), size, s.base+int64(rel))
@@ -458,7 +491,7 @@ func (s *segment) pointsAtBatch(fc *fileCache, pos, size, last int64) (bool, err
 	return b.last == last, nil
 }
 
-// rebuildIndexes makes offset and time index anew from the batch headers.
+// rebuildIndexes makes offset and time index anew from the batch headers. ts is held.
 func (s *segment) rebuildIndexes(fc *fileCache, size, interval int64) error {
 	f, err := s.open(fc)
 	if err != nil {
@@ -503,6 +536,6 @@ func (s *segment) rebuildIndexes(fc *fileCache, size, interval int64) error {
 	if err := s.times.replace(s.timesEnv(fc), times); err != nil {
 		return err
 	}
-	s.setTimestamps(maxTs, maxTsLast)
+	s.maxTs, s.maxTsLast, s.tsKnown = maxTs, maxTsLast, true
 	return nil
 }

@@ -94,6 +94,7 @@ func (l *Log) truncate(offset int64) error {
 		l.segments.Store(&segs)
 		l.marks.Lock()
 		l.end = position{offset: end, seg: seg, pos: pos}
+		l.recent = nil
 		if l.start > end {
 			// Records were deleted up to the middle of a batch that is cut away.
 			l.start = end
@@ -172,8 +173,8 @@ func (l *Log) cutSegment(seg *segment, pos, offset int64) error {
 	seg.sinceIndex = 0
 	if e, err := seg.index.lastEntry(seg.indexEnv(fc)); err != nil {
 		return err
-	} else if e != nil {
-		_, p := indexEntry(e)
+	} else if e.ok {
+		_, p := indexEntry(e.b[:])
 		seg.sinceIndex = pos - int64(p)
 	} else {
 		seg.sinceIndex = pos
@@ -192,8 +193,8 @@ func (l *Log) endOf(segs []*segment, pos int64) (int64, error) {
 	from := int64(0)
 	if e, err := seg.index.lastEntry(seg.indexEnv(fc)); err != nil {
 		return 0, err
-	} else if e != nil {
-		_, p := indexEntry(e)
+	} else if e.ok {
+		_, p := indexEntry(e.b[:])
 		from = int64(p)
 	}
 	f, err := seg.open(fc)
