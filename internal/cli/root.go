@@ -45,7 +45,7 @@ The tools work with any Kafka cluster; --bootstrap-server says where it is. Each
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError(cmd, "%v", err) })
 	root.AddCommand(extra...)
-	root.AddCommand(newDumpLog(e), newVersion(e))
+	root.AddCommand(newTopic(e), newProduce(e), newConsume(e), newGroup(e), newConfig(e), newDumpLog(e), newVersion(e))
 	return root
 }
 
