@@ -58,6 +58,13 @@ func told(err error) (code int16, text *string) {
 	return code, text
 }
 
+// nothingToSay is an error message that is there and empty, as Kafka's are in responses whose message may not be null by
+// default.
+func nothingToSay() *string {
+	s := ""
+	return &s
+}
+
 func invalidRequest(format string, args ...any) error {
 	return api.WithMessage(api.ErrInvalidRequest, format, args...)
 }

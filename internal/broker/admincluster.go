@@ -148,6 +148,7 @@ func describedPartition(v *topicView, index int32, p *metadata.Partition) kmsg.D
 
 func (b *Broker) describeUserScramCredentials(_ *network.Request, q *kmsg.DescribeUserSCRAMCredentialsRequest) kmsg.Response {
 	resp := q.ResponseKind().(*kmsg.DescribeUserSCRAMCredentialsResponse)
+	resp.ErrorMessage = nothingToSay()
 	known := make(map[string][]kmsg.DescribeUserSCRAMCredentialsResponseResultCredentialInfo)
 	for key, c := range b.image().SCRAM.All() {
 		x := kmsg.NewDescribeUserSCRAMCredentialsResponseResultCredentialInfo()
@@ -165,7 +166,7 @@ func (b *Broker) describeUserScramCredentials(_ *network.Request, q *kmsg.Descri
 	}
 	for _, user := range slices.Sorted(maps.Keys(times)) {
 		out := kmsg.NewDescribeUserSCRAMCredentialsResponseResult()
-		out.User = user
+		out.User, out.ErrorMessage = user, nothingToSay()
 		switch {
 		case times[user] > 1:
 			out.ErrorCode, out.ErrorMessage = told(api.WithMessage(api.ErrDuplicateResource,
@@ -198,6 +199,7 @@ func (b *Broker) describeClientQuotas(_ *network.Request, q *kmsg.DescribeClient
 		resp.ErrorCode, resp.ErrorMessage = told(err)
 		return resp
 	}
+	resp.ErrorMessage = nothingToSay()
 	resp.Entries = []kmsg.DescribeClientQuotasResponseEntry{} // null would say that it failed
 	for quota := range b.image().ClientQuotas.All() {
 		if !quotaMatches(quota.Entity, exact, specified, q.Strict) {

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"errors"
 	"maps"
 	"slices"
 	"strconv"
@@ -275,12 +274,13 @@ func (b *Broker) describeConfigs(_ *network.Request, q *kmsg.DescribeConfigsRequ
 		r := &q.Resources[i]
 		out := kmsg.NewDescribeConfigsResponseResource()
 		out.ResourceType, out.ResourceName = r.ResourceType, r.ResourceName
+		out.ErrorMessage = nothingToSay()
 		entries, err := b.entries(r)
-		if err != nil {
+		switch {
+		case err == error(api.ErrUnknownTopicOrPartition):
+			out.ErrorCode = api.ErrUnknownTopicOrPartition.Code
+		case err != nil:
 			out.ErrorCode, out.ErrorMessage = told(err)
-			if e, ok := errors.AsType[*api.Error](err); ok && e == err {
-				out.ErrorMessage = nil
-			}
 		}
 		for _, e := range entries {
 			out.Configs = append(out.Configs, describedConfig(q, r, e))

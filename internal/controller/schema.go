@@ -33,8 +33,7 @@ func (s *schema) Validate(resourceType int8, name string, after, before map[stri
 		return s.static.ValidateGroup(after)
 	case kindClientMetrics:
 		err := config.ValidateClientMetrics(name, after)
-		// Kafka blames the request, not the value, unless it was the value's own parser that stumbled.
-		if e, ok := errors.AsType[*config.ConfigError](err); ok && !strings.HasPrefix(e.Text, "Illegal client matching pattern") {
+		if e, ok := errors.AsType[*config.ConfigError](err); ok && e.InvalidRequest {
 			return api.WithMessage(api.ErrInvalidRequest, "%s", e.Text)
 		}
 		return err
