@@ -17,7 +17,7 @@ func LockDirs(fsys vfs.FS, dirs []string) (Locks, error) {
 		l, err := fsys.Lock(path.Clean(d) + "/" + lockFile)
 		switch {
 		case errors.Is(err, vfs.ErrLocked):
-			return nil, errors.Join(fmt.Errorf("%s is in use by another process: %w", d, err), locks.Close())
+			return nil, errors.Join(fmt.Errorf("%s is in use by another node: %w", d, err), locks.Close())
 		case err != nil:
 			continue // a directory that fails is for Open to judge: others may be well
 		}

@@ -6,14 +6,16 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// ErrLocked is returned by Lock when another process holds the lock.
-var ErrLocked = errors.New("vfs: locked by another process")
+// ErrLocked is returned by Lock when somebody holds the lock.
+var ErrLocked = errors.New("vfs: somebody holds the lock")
 
 // OS is the machine's file system.
 var OS FS = osFS{}
@@ -66,7 +68,41 @@ func (osFS) SyncAll(name string) error {
 	return errors.Join(err, d.Close())
 }
 
+// held are the lock files that this process holds. The system's locks belong to a process: it would grant a second lock of the
+// same file at once, and drop both when either is closed.
+var held = struct {
+	sync.Mutex
+	names map[string]bool
+}{names: map[string]bool{}}
+
+// osLock is a lock that is held.
+type osLock struct {
+	name string
+	f    *os.File
+	once sync.Once
+}
+
+func (l *osLock) Close() error {
+	var err error
+	l.once.Do(func() {
+		err = l.f.Close()
+		held.Lock()
+		delete(held.names, l.name)
+		held.Unlock()
+	})
+	return err
+}
+
 func (osFS) Lock(name string) (io.Closer, error) {
+	abs, err := filepath.Abs(name)
+	if err != nil {
+		return nil, fmt.Errorf("lock %s: %w", name, err)
+	}
+	held.Lock()
+	defer held.Unlock()
+	if held.names[abs] {
+		return nil, fmt.Errorf("lock %s: held in this process: %w", name, ErrLocked)
+	}
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, err
@@ -80,7 +116,8 @@ func (osFS) Lock(name string) (io.Closer, error) {
 		}
 		return nil, fmt.Errorf("lock %s: %w", name, err)
 	}
-	return f, nil
+	held.names[abs] = true
+	return &osLock{name: abs, f: f}, nil
 }
 
 func (osFS) Free(name string) (free, total int64, err error) {

@@ -38,7 +38,7 @@ type FS interface {
 	// many small files at once, where a sync of each would cost more.
 	SyncAll(name string) error
 	// Lock takes Kafka's lock on the file (fcntl, exclusive, whole file), making the file when there is none. It fails at
-	// once with ErrLocked when another process holds it. Closing the result lets go of the lock and leaves the file.
+	// once with ErrLocked when another process, or another holder in this one, has it. Closing the result lets go of the lock and leaves the file.
 	Lock(name string) (io.Closer, error)
 	// Free tells how many bytes an ordinary user may still write on the file system that holds name, and its size.
 	Free(name string) (free, total int64, err error)
