@@ -61,6 +61,15 @@ func Index(files []*File) ([]byte, error) {
 		}
 		g.pf("}\nreturn nil\n}\n")
 	}
+	g.pf("\n// isMetadataRecord says whether m is of the kind \"metadata\". Record types alone don't tell: each kind has its own.\n")
+	g.pf("func isMetadataRecord(m Message) bool {\nswitch m.(type) {\ncase ")
+	for i, m := range kinds["metadata"] {
+		if i > 0 {
+			g.pf(",\n")
+		}
+		g.pf("*%s", m.Name)
+	}
+	g.pf(":\nreturn true\n}\nreturn false\n}\n")
 	out, err := format.Source(g.buf.Bytes())
 	if err != nil {
 		return nil, fmt.Errorf("schema: format the index: %w", err)

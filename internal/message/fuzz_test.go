@@ -204,8 +204,10 @@ func TestMetadataRecordFraming(t *testing.T) {
 	f("\x01\x14\x01\x00", ErrUnsupportedVersion)
 	f("\x01\xff\xff\xff\xff\x0f\x00\x00", ErrInvalid)
 	f("\x01\xff\xff\xff\xff\xff\x00\x00", ErrInvalid)
-	if _, err := AppendMetadataRecord(nil, NewEndTxnMarker(), 0); !errors.Is(err, ErrUnknownType) {
-		t.Errorf("a control record was framed as a metadata record: %v", err)
+	for _, m := range []Message{NewEndTxnMarker(), NewOffsetCommitKey()} {
+		if _, err := AppendMetadataRecord(nil, m, 0); !errors.Is(err, ErrUnknownType) {
+			t.Errorf("%s was framed as a metadata record: %v", m.MessageName(), err)
+		}
 	}
 }
 

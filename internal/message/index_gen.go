@@ -319,3 +319,38 @@ func newTxnValueMessage(key int16) Message {
 	}
 	return nil
 }
+
+// isMetadataRecord says whether m is of the kind "metadata". Record types alone don't tell: each kind has its own.
+func isMetadataRecord(m Message) bool {
+	switch m.(type) {
+	case *RegisterBrokerRecord,
+		*UnregisterBrokerRecord,
+		*TopicRecord,
+		*PartitionRecord,
+		*ConfigRecord,
+		*PartitionChangeRecord,
+		*FenceBrokerRecord,
+		*UnfenceBrokerRecord,
+		*RemoveTopicRecord,
+		*DelegationTokenRecord,
+		*UserScramCredentialRecord,
+		*FeatureLevelRecord,
+		*ClientQuotaRecord,
+		*ProducerIdsRecord,
+		*BrokerRegistrationChangeRecord,
+		*AccessControlEntryRecord,
+		*RemoveAccessControlEntryRecord,
+		*NoOpRecord,
+		*ZkMigrationStateRecord,
+		*RemoveUserScramCredentialRecord,
+		*BeginTransactionRecord,
+		*EndTransactionRecord,
+		*AbortTransactionRecord,
+		*RemoveDelegationTokenRecord,
+		*RegisterControllerRecord,
+		*ClearElrRecord,
+		*UnregisterControllerRecord:
+		return true
+	}
+	return false
+}

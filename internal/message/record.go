@@ -19,7 +19,7 @@ func NewMetadataRecord(key int16) Message { return newMetadataMessage(key) }
 
 // AppendMetadataRecord appends the value of a metadata log record.
 func AppendMetadataRecord(dst []byte, m Message, version int16) ([]byte, error) {
-	if NewMetadataRecord(m.APIKey()) == nil {
+	if !isMetadataRecord(m) {
 		return dst, fmt.Errorf("%w: %s is not a metadata record", ErrUnknownType, m.MessageName())
 	}
 	b := append(dst, metadataFrame)
