@@ -12,7 +12,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -70,18 +69,21 @@ func (q *simQueue) Pop() any {
 
 // world is one simulated quorum.
 type world struct {
-	seed    uint64
-	rng     *rand.Rand
-	now     time.Duration
-	seq     int
-	queue   simQueue
-	nodes   []*simNode // by id-1
-	out     io.Writer
-	real    bool // storage engine instead of memLog
-	codec   bool // messages go through their encoding
-	evil    float64
-	healing bool
-	cut     map[[2]int32]bool // one-way
+	seed       uint64
+	rng        *rand.Rand
+	now        time.Duration
+	seq        int
+	queue      simQueue
+	nodes      []*simNode // by id-1
+	out        io.Writer
+	real       bool // storage engine instead of memLog
+	codec      bool // messages go through their encoding
+	static     []Voter
+	evil       float64
+	slowSync   time.Duration
+	fetchBytes int32
+	healing    bool
+	cut        map[[2]int32]bool // one-way
 
 	// What the checkers know.
 	leaders   map[int32]int32        // epoch -> who led it
@@ -178,7 +180,9 @@ func newWorld(seed uint64, mutation string) *world {
 	w.out = simOut
 	w.real = *simReal || seed%64 == 7
 	w.codec = seed%8 == 3
+	w.slowSync = []time.Duration{time.Millisecond, 5 * time.Millisecond, 60 * time.Millisecond}[w.rng.IntN(3)]
 	w.evil = []float64{0, 0.01, 0.05, 0.15}[w.rng.IntN(4)]
+	w.fetchBytes = []int32{1, 600}[w.rng.IntN(2)]
 	voters := 1 + w.rng.IntN(5)
 	observers := w.rng.IntN(3)
 	dynamic := w.rng.IntN(4) > 0
@@ -219,6 +223,7 @@ func newWorld(seed uint64, mutation string) *world {
 	if !dynamic {
 		static = set
 	}
+	w.static = static
 	for _, n := range w.nodes {
 		n.start(static)
 	}
@@ -282,13 +287,13 @@ func (n *simNode) start(static []Voter) {
 			boot = append(boot, Peer{ID: int32(-2 - i), Host: p.ep.Host, Port: p.ep.Port})
 		}
 	}
-	n.wantStatic(static)
+	n.mutateStart(st)
 	core := NewCore(CoreConfig{
 		NodeID: n.key.ID, ReplicaKey: n.key, ClusterID: "sim", CanVote: true, Listener: "CONTROLLER", Endpoints: []Endpoint{n.ep},
 		KRaftVersions: KRaftVersions, StaticVoters: static, Bootstrap: boot,
 		ElectionTimeout: 100 * time.Millisecond, ElectionBackoffMax: 100 * time.Millisecond, FetchTimeout: 200 * time.Millisecond,
 		RequestTimeout: 200 * time.Millisecond, RetryBackoff: 20 * time.Millisecond,
-		FetchMaxWait: 50 * time.Millisecond, FetchMaxBytes: 600, FetchSnapshotMaxBytes: 150, AutoJoin: n.observer && w.seed%3 == 0,
+		FetchMaxWait: 50 * time.Millisecond, FetchMaxBytes: w.fetchBytes, FetchSnapshotMaxBytes: 150, AutoJoin: n.observer && w.seed%3 == 0,
 	}, rng, lg)
 	n.r = &replica{core: core, store: st, lg: lg, env: n, now: n.clock.Now}
 	n.r.acc = newAccumulator(func() {})
@@ -300,10 +305,6 @@ func (n *simNode) start(static []Voter) {
 	}
 	n.settle()
 }
-
-var simStatic = map[*world][]Voter{}
-
-func (n *simNode) wantStatic(s []Voter) { simStatic[n.w] = s }
 
 // fusedLog is a memLog that crashes with its node's disk.
 type fusedLog struct {
@@ -331,6 +332,9 @@ func (l *fusedLog) Append(b []byte) error {
 func (l *fusedLog) Sync() error {
 	if err := l.burn(); err != nil {
 		return err
+	}
+	if l.n.w.mutation == "follower fetches before it synced" && l.n.r.core.role == Follower {
+		return nil
 	}
 	return l.memLog.Sync()
 }
@@ -395,6 +399,7 @@ func (n *simNode) step(ev Event) {
 		return
 	}
 	n.tickClock()
+	n.mutate(ev)
 	n.r.step(n.clock.Now(), ev)
 	n.settle()
 }
@@ -413,7 +418,7 @@ func (n *simNode) settle() {
 	if n.r.dirty && !n.syncing {
 		n.r.dirty, n.syncing = false, true
 		end, gen, alive := n.rlog.EndOffset(), n.r.gen, n.alive
-		n.w.after(n.w.between(100*time.Microsecond, 5*time.Millisecond), func() {
+		n.w.after(n.w.between(100*time.Microsecond, n.w.slowSync), func() {
 			if n.alive != alive {
 				return
 			}
@@ -687,7 +692,7 @@ func (w *world) check(n *simNode) {
 	if got, want := c.view.end, n.rlog.EndOffset(); got != want {
 		w.fail("node %d: core thinks the log ends at %d, it ends at %d", n.key.ID, got, want)
 	}
-	if c.hw > c.view.end || c.committed > c.view.end && c.view.end > 0 && c.role != Leader && false {
+	if c.hw > c.view.end {
 		w.fail("node %d: high watermark %d beyond the log's end %d", n.key.ID, c.hw, c.view.end)
 	}
 	w.checkLog(n)
@@ -939,7 +944,17 @@ func (w *world) fault() {
 		return
 	}
 	n := w.nodes[w.rng.IntN(len(w.nodes))]
-	switch w.rng.IntN(10) {
+	switch w.rng.IntN(13) {
+	case 10, 11, 12: // the leader's process dies and comes back at once
+		if l := w.leaderNode(); l != nil {
+			l.crash("fault, leader")
+			alive := l.alive
+			w.after(w.between(time.Millisecond, 40*time.Millisecond), func() {
+				if l.alive == alive && !l.up {
+					l.start(w.static)
+				}
+			})
+		}
 	case 0, 1:
 		n.crash("fault")
 	case 2:
@@ -948,7 +963,7 @@ func (w *world) fault() {
 		}
 	case 3, 4, 5:
 		if !n.up {
-			n.start(simStatic[w])
+			n.start(w.static)
 		}
 	case 6:
 		o := w.nodes[w.rng.IntN(len(w.nodes))]
@@ -985,7 +1000,6 @@ func (w *world) runUntil(end time.Duration, stop func() bool) {
 // run is one whole simulation.
 func (w *world) run() (err error) {
 	defer func() {
-		delete(simStatic, w)
 		if p := recover(); p != nil {
 			if v, ok := p.(violation); ok {
 				err = v
@@ -1021,7 +1035,7 @@ func (w *world) run() (err error) {
 	for _, n := range w.nodes {
 		n.fuse = -1
 		if !n.up {
-			n.start(simStatic[w])
+			n.start(w.static)
 		}
 	}
 	before := w.maxHW
@@ -1069,6 +1083,113 @@ func (w *world) checkAcked() {
 	}
 }
 
+// Mutations are rules broken on purpose. Each must be caught, else a checker is blind or the simulation doesn't get there.
+var mutations = []string{
+	"vote is forgotten at a restart",
+	"leader leads its epoch again after a restart",
+	"commits before the epoch's first record is on a majority",
+	"votes for a log that is behind",
+	"votes again in the same epoch",
+	"truncates whatever the leader says",
+	"leader counts itself before it synced",
+	"follower fetches before it synced",
+	"a minority commits",
+	"a removed voter counts",
+	"voters change while a change is under way",
+}
+
+// mutate breaks a rule by changing what the core knows before it steps.
+func (n *simNode) mutate(ev Event) {
+	c := n.r.core
+	switch n.w.mutation {
+	case "commits before the epoch's first record is on a majority":
+		if c.lead != nil {
+			c.lead.epochStart = -1
+		}
+	case "votes for a log that is behind":
+		if r, ok := ev.(Requested); ok {
+			if v, ok := r.Request.(*kmsg.VoteRequest); ok {
+				p := &v.Topics[0].Partitions[0]
+				p.LastOffset, p.LastOffsetEpoch = 1<<40, p.CandidateEpoch
+				if !p.PreVote {
+					p.LastOffsetEpoch--
+				}
+			}
+		}
+	case "votes again in the same epoch":
+		if r, ok := ev.(Requested); ok {
+			if _, ok := r.Request.(*kmsg.VoteRequest); ok && c.role == Unattached {
+				c.voted = NoVote
+			}
+		}
+	case "truncates whatever the leader says":
+		c.committed = 0
+		if r, ok := ev.(Responded); ok {
+			if f, ok := r.Response.(*kmsg.FetchResponse); ok && len(f.Topics) == 1 && f.Topics[0].Partitions[0].DivergingEpoch.Epoch >= 0 {
+				f.Topics[0].Partitions[0].DivergingEpoch.EndOffset = max(0, f.Topics[0].Partitions[0].DivergingEpoch.EndOffset-20)
+			}
+		}
+	case "leader counts itself before it synced":
+		if c.lead != nil {
+			c.view.synced = c.view.end
+			c.replicaState(n.key).end = c.view.end
+		}
+	case "a minority commits":
+		if c.lead != nil && len(c.lead.voters) > 1 {
+			for _, id := range sortedKeys(c.lead.voters) {
+				if id != n.key.ID {
+					c.lead.voters[id].end = c.view.end
+					break
+				}
+			}
+		}
+	case "a removed voter counts":
+		if c.lead != nil {
+			for k, o := range c.lead.observers {
+				if c.lead.voters[k.ID] == nil && o.end >= 0 {
+					c.lead.voters[k.ID] = o
+				}
+			}
+		}
+	case "voters change while a change is under way":
+		if c.lead != nil {
+			c.lead.add, c.lead.remove, c.lead.changing = nil, nil, false
+			if _, ok := ev.(Requested); ok && len(c.view.voters) > 0 {
+				c.view.voters[len(c.view.voters)-1].Offset = min(c.view.voters[len(c.view.voters)-1].Offset, c.hw-1)
+			}
+		}
+	}
+}
+
+// mutateStart breaks a rule by changing what the disk holds.
+func (n *simNode) mutateStart(st *store) {
+	switch n.w.mutation {
+	case "vote is forgotten at a restart":
+		_ = st.fs.Remove(st.dir + "/" + quorumStateFile)
+	case "leader leads its epoch again after a restart":
+		e, err := st.readElection()
+		if err == nil && e != nil && e.LeaderID == n.key.ID {
+			must(st.writeElection(PersistElection{State: ElectionState{Epoch: e.Epoch, LeaderID: NoLeader, Voted: n.key}, Version: 1}))
+		}
+	}
+}
+
+func TestMutationsAreCaught(t *testing.T) {
+	t.Parallel()
+	for _, m := range mutations {
+		t.Run(m, func(t *testing.T) {
+			t.Parallel()
+			for seed := uint64(1); seed <= 3000; seed++ {
+				if err := newWorld(seed, m).run(); err != nil && !strings.Contains(err.Error(), "after healing") {
+					t.Logf("seed %d: %v", seed, err)
+					return
+				}
+			}
+			t.Error("not caught in 3000 runs")
+		})
+	}
+}
+
 func TestSimulation(t *testing.T) {
 	t.Parallel()
 	if *simSeed != 0 {
@@ -1111,6 +1232,3 @@ func newWorldLogged(seed uint64, mutation string) *world {
 }
 
 var simOut io.Writer
-
-var _ = strings.TrimSpace
-var _ = filepath.Join
