@@ -179,3 +179,5 @@ func values(t testing.TB, l *Log, from int64, iso Isolation) []string {
 		}
 	}
 }
+
+func randFor(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, seed)) }

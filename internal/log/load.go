@@ -2,7 +2,6 @@ package log
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"math"
@@ -277,7 +276,7 @@ func (l *Log) adopt(files []string) ([]*segment, error) {
 		}
 		o, _, err := parseOffsetName(f)
 		if err != nil {
-			return nil, fmt.Errorf("load %s: %w", l.dir.get(), err)
+			return nil, fatalf("load %s: %w", l.dir.get(), err)
 		}
 		x := bases[o]
 		if x == nil {

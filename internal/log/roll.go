@@ -226,7 +226,9 @@ func (l *Log) flushTo(upTo int64, all bool) error {
 	target := min(upTo, l.end.offset)
 	l.marks.Unlock()
 	if target <= l.recovery && l.dirSynced && !l.entries {
-		l.lastFlush = l.e.clock.Now()
+		if upTo == maxOffset {
+			l.lastFlush = l.e.clock.Now()
+		}
 		l.mu.Unlock()
 		return nil
 	}
@@ -281,7 +283,9 @@ func (l *Log) flushTo(upTo int64, all bool) error {
 		return l.ioError("flush", err)
 	}
 	l.dirSynced = true
-	l.lastFlush = l.e.clock.Now()
+	if upTo == maxOffset {
+		l.lastFlush = l.e.clock.Now()
+	}
 	if l.truncated == truncated && target > l.recovery {
 		l.recovery = target
 		if l.parent != nil {
