@@ -59,7 +59,7 @@ func newConfigDescribe(e *Env, c *connection) *cobra.Command {
 		Short: "Show configs",
 		Long: `Show the configs of a topic, broker, group… that were set for it; with --all every one that counts, and where its value
 comes from.`,
-		Args: cobra.RangeArgs(1, 2),
+		Args: need(1, 2, "a type (topic, broker, group…) and a name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, _, err := resource(cmd, args, def)
 			if err != nil {
@@ -168,7 +168,7 @@ func newConfigAlter(e *Env, c *connection) *cobra.Command {
   gregor config alter topic orders --delete retention.ms
   gregor config alter topic orders --append cleanup.policy=delete
   gregor config alter broker --default log.cleaner.threads=2`,
-		Args: cobra.MinimumNArgs(1),
+		Args: need(1, -1, "a type (topic, broker, group…), a name and what to change"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, rest, err := resource(cmd, args, def)
 			if err != nil {
@@ -222,12 +222,20 @@ func changesOf(set map[string]string, unset []string, add, subtract map[string]s
 
 func alterConfigs(ctx context.Context, e *Env, cl *client.Client, r client.Resource, changes []client.ConfigChange, dryRun bool) error {
 	if err := cl.AlterConfigs(ctx, r, changes, dryRun); err != nil {
-		return fmt.Errorf("%v %s: %w", r.Type, orDash(r.Name), err)
+		return fmt.Errorf("%v %s: %w", r.Type, nameOf(r), err)
 	}
 	verb := "changed"
 	if dryRun {
 		verb = "could be changed"
 	}
-	fmt.Fprintf(e.Stdout, "%v %s: %s %s\n", r.Type, orDash(r.Name), count(len(changes), "config"), verb)
+	fmt.Fprintf(e.Stdout, "%v %s: %s %s\n", r.Type, nameOf(r), count(len(changes), "config"), verb)
 	return nil
+}
+
+// nameOf is a resource's name for people.
+func nameOf(r client.Resource) string {
+	if r.Name == "" {
+		return "default"
+	}
+	return r.Name
 }

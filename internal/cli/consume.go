@@ -7,8 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"os/signal"
 	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -47,7 +51,7 @@ records of each partition. In a group (--group) the group's committed offsets co
   gregor consume orders --from 15m --format '%p/%o %k %v\n'
   gregor consume orders --from -10 --until-end --output json
   gregor consume orders --group billing`,
-		Args: cobra.MinimumNArgs(1),
+		Args: need(1, -1, "a topic"),
 	}
 	c := connectFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -109,14 +113,16 @@ func consume(cmd *cobra.Command, e *Env, c *connection, o *consumeOptions) error
 	if err != nil {
 		return usageError(cmd, "--from %w", err)
 	}
-	return c.do(cmd.Context(), e, func(ctx context.Context, cl *client.Client) error {
+	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	return c.do(ctx, e, func(ctx context.Context, cl *client.Client) error {
 		opts := client.ConsumerOptions{Group: o.group, ReadCommitted: o.committed}
 		var ends map[client.TopicPartition]int64
 		var err error
 		if o.group == "" {
 			opts.Partitions, ends, err = resolvePartitions(ctx, cl, o, from)
 		} else {
-			opts.Topics, opts.AutoCommit = o.topics, time.Second
+			opts.Topics, opts.AutoCommit = o.topics, -1 // what is printed is committed, not what was fetched
 			if from.at != client.Latest {
 				opts.Reset = client.ResetEarliest
 			}
@@ -130,20 +136,24 @@ func consume(cmd *cobra.Command, e *Env, c *connection, o *consumeOptions) error
 		if err != nil {
 			return err
 		}
-		u, err := cl.NewConsumer(opts)
-		if err != nil {
+		printed := &printedOffsets{next: map[client.TopicPartition]int64{}}
+		var u *client.Consumer
+		started := make(chan struct{})
+		opts.OnRevoked = func([]client.TopicPartition) {
+			<-started
+			printed.commit(ctx, u)
+		}
+		if u, err = cl.NewConsumer(opts); err != nil {
 			return err
 		}
+		close(started)
 		if e.Terminal && !o.untilEnd && o.max == 0 {
 			fmt.Fprintln(e.Stderr, "Waiting for records; Ctrl-C ends.")
 		}
-		err = printRecords(ctx, e, u, o, ends)
+		err = printRecords(ctx, e, u, o, ends, printed)
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
-		if cerr := u.Close(closing); err == nil {
-			err = cerr
-		}
-		return err
+		return errors.Join(err, printed.commit(closing, u), u.Close(closing))
 	})
 }
 
@@ -220,8 +230,44 @@ func contains(v []int32, x int32) bool {
 	return false
 }
 
+// printedOffsets is what a group has to remember of what was printed.
+type printedOffsets struct {
+	mu   sync.Mutex
+	next map[client.TopicPartition]int64 // guarded by mu: not yet committed
+	at   time.Time                       // guarded by mu: of the last commit
+}
+
+func (p *printedOffsets) add(r *client.Record) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.next[client.TopicPartition{Topic: r.Topic, Partition: r.Partition}] = r.Offset + 1
+}
+
+// due says whether a second has passed since the last commit.
+func (p *printedOffsets) due(now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return now.Sub(p.at) >= time.Second
+}
+
+// commit commits; without a group it does nothing.
+func (p *printedOffsets) commit(ctx context.Context, u *client.Consumer) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.at = time.Now()
+	var offsets []client.CommittedOffset
+	for tp, o := range p.next {
+		offsets = append(offsets, client.CommittedOffset{TopicPartition: tp, Offset: o, LeaderEpoch: -1})
+	}
+	clear(p.next)
+	if len(offsets) == 0 {
+		return nil
+	}
+	return u.CommitOffsets(ctx, offsets)
+}
+
 // printRecords prints until it is enough.
-func printRecords(ctx context.Context, e *Env, u *client.Consumer, o *consumeOptions, ends map[client.TopicPartition]int64) error {
+func printRecords(ctx context.Context, e *Env, u *client.Consumer, o *consumeOptions, ends map[client.TopicPartition]int64, printed *printedOffsets) error {
 	out := bufio.NewWriterSize(e.Stdout, 1<<16)
 	defer out.Flush()
 	print := printer(o)
@@ -230,20 +276,23 @@ func printRecords(ctx context.Context, e *Env, u *client.Consumer, o *consumeOpt
 		if o.untilEnd && reached(u, ends) {
 			return out.Flush()
 		}
-		poll := ctx
-		if o.untilEnd {
-			// A partition may end in a transaction marker, behind which no record comes.
-			var cancel context.CancelFunc
+		poll, cancel := ctx, context.CancelFunc(func() {})
+		if o.untilEnd || o.group != "" {
+			// A partition may end in a transaction marker, behind which no record comes; and what was printed is to be
+			// committed, though nothing may follow for long.
 			poll, cancel = context.WithTimeout(ctx, 500*time.Millisecond)
-			defer cancel()
 		}
 		records, err := u.Poll(poll)
+		cancel()
 		for _, r := range records {
 			if o.untilEnd && r.Offset >= ends[client.TopicPartition{Topic: r.Topic, Partition: r.Partition}] {
 				continue
 			}
 			if err := print(out, r); err != nil {
 				return err
+			}
+			if o.group != "" {
+				printed.add(r)
 			}
 			if n++; n == o.max {
 				return out.Flush()
@@ -252,11 +301,16 @@ func printRecords(ctx context.Context, e *Env, u *client.Consumer, o *consumeOpt
 		if ferr := out.Flush(); ferr != nil {
 			return ferr
 		}
+		if o.group != "" && printed.due(time.Now()) {
+			if err := printed.commit(ctx, u); err != nil && ctx.Err() == nil {
+				return err
+			}
+		}
 		switch {
 		case err == nil:
 		case ctx.Err() != nil:
 			return nil // Ctrl-C
-		case o.untilEnd && errors.Is(err, context.DeadlineExceeded):
+		case poll != ctx && errors.Is(err, context.DeadlineExceeded):
 		default:
 			return err
 		}

@@ -34,7 +34,7 @@ func newGroupList(e *Env, c *connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List consumer groups",
-		Args:  cobra.NoArgs,
+		Args:  need(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.do(cmd.Context(), e, func(ctx context.Context, cl *client.Client) error {
 				groups, err := cl.ListGroups(ctx, states, types)
@@ -110,7 +110,7 @@ func newGroupDescribe(e *Env, c *connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "describe GROUP...",
 		Short: "Show groups' members, offsets and lag",
-		Args:  cobra.MinimumNArgs(1),
+		Args:  need(1, -1, "a group"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.do(cmd.Context(), e, func(ctx context.Context, cl *client.Client) error {
 				var bad failures
@@ -293,7 +293,7 @@ func newGroupDelete(e *Env, c *connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete GROUP...",
 		Short: "Delete groups without members, and their offsets",
-		Args:  cobra.MinimumNArgs(1),
+		Args:  need(1, -1, "a group"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := confirm(e, yes, fmt.Sprintf("Delete %s with all offsets?", strings.Join(args, ", "))); err != nil {
 				return err
@@ -339,7 +339,7 @@ end. --shift moves each offset by so many, forward or back. All stays within wha
   gregor group reset-offsets billing --topic orders:0,2 --to 1000 --execute
   gregor group reset-offsets billing --all-topics --to 2h --execute
   gregor group reset-offsets billing --all-topics --shift -10 --execute`,
-		Args: cobra.ExactArgs(1),
+		Args: need(1, 1, "one group"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.group = args[0]
 			if (o.to == "") == (o.shift == 0) {

@@ -50,7 +50,7 @@ It is what 'gregor consume --output json' prints, so that one topic can be copie
   gregor produce orders --key-separator : <<< 'customer-7:{"total": 12}'
   gregor produce orders --file orders.ndjson --compression zstd
   gregor consume old --from earliest --until-end -o json | gregor produce new --input json`,
-		Args: cobra.ExactArgs(1),
+		Args: need(1, 1, "one topic"),
 	}
 	c := connectFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -63,6 +64,19 @@ func usageError(cmd *cobra.Command, format string, args ...any) error {
 	return &wrongUse{command: cmd.CommandPath(), err: fmt.Errorf(format, args...)}
 }
 
+// need checks how many arguments there are; most -1 is no bound.
+func need(least, most int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) < least:
+			return usageError(cmd, "name %s", what)
+		case most >= 0 && len(args) > most:
+			return usageError(cmd, "%q is one argument too many", args[most])
+		}
+		return nil
+	}
+}
+
 // Report prints what a command failed with, and is the exit code: 0 without an error, 2 for wrong use, 1 for the rest.
 func Report(w io.Writer, err error) int {
 	if err == nil {
@@ -70,7 +84,7 @@ func Report(w io.Writer, err error) int {
 	}
 	fmt.Fprintf(w, "gregor: %v\n", err)
 	var u *wrongUse
-	if errors.As(err, &u) {
+	if errors.As(err, &u) || strings.HasPrefix(err.Error(), "unknown command") {
 		return 2
 	}
 	return 1

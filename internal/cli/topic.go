@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -42,7 +43,7 @@ default.replication.factor) unless said here. Names may have letters, digits, '.
 		Example: `  gregor topic create orders
   gregor topic create orders --partitions 6 --replication-factor 3 --config cleanup.policy=compact
   gregor topic create orders --assignment 1:2,2:3      two partitions, the first on brokers 1 and 2`,
-		Args: cobra.MinimumNArgs(1),
+		Args: need(1, -1, "a topic"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			pairs, err := parsePairs(configs)
 			if err != nil {
@@ -68,6 +69,9 @@ default.replication.factor) unless said here. Names may have letters, digits, '.
 				if err != nil {
 					return err
 				}
+				if !dryRun {
+					awaitTopics(ctx, cl, created)
+				}
 				return printCreated(e, created, ifNotExists, dryRun, output)
 			})
 		},
@@ -81,6 +85,33 @@ default.replication.factor) unless said here. Names may have letters, digits, '.
 	f.BoolVar(&dryRun, "dry-run", false, "only say whether it would work")
 	outputFlag(cmd, &output)
 	return cmd
+}
+
+// awaitTopics waits a moment until brokers know the new topics, so that the next command finds them.
+func awaitTopics(ctx context.Context, cl *client.Client, created []client.CreatedTopic) {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	var names []string
+	for _, t := range created {
+		if t.Err == nil {
+			names = append(names, t.Name)
+		}
+	}
+	for len(names) > 0 && ctx.Err() == nil {
+		m, err := cl.Metadata(ctx, names)
+		if err != nil {
+			return
+		}
+		names = nil
+		for _, t := range m.Topics {
+			if t.Err != nil || slices.ContainsFunc(t.Partitions, func(p client.Partition) bool { return p.Leader < 0 }) {
+				names = append(names, t.Name)
+			}
+		}
+		if len(names) > 0 {
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
 }
 
 func parseAssignment(s string) ([][]int32, error) {
@@ -153,7 +184,7 @@ func newTopicList(e *Env, c *connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List topics",
-		Args:  cobra.NoArgs,
+		Args:  need(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.do(cmd.Context(), e, func(ctx context.Context, cl *client.Client) error {
 				topics, err := cl.Topics(ctx)
@@ -384,7 +415,7 @@ func newTopicAlter(e *Env, c *connection) *cobra.Command {
 records of one key may be in two partitions from then on.`,
 		Example: `  gregor topic alter orders --partitions 12
   gregor topic alter orders --config retention.ms=3600000 --delete-config segment.bytes`,
-		Args: cobra.ExactArgs(1),
+		Args: need(1, 1, "one topic"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			pairs, err := parsePairs(set)
 			if err != nil {
@@ -424,7 +455,7 @@ func newTopicDelete(e *Env, c *connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete TOPIC...",
 		Short: "Delete topics and all their records",
-		Args:  cobra.MinimumNArgs(1),
+		Args:  need(1, -1, "a topic"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := confirm(e, yes, fmt.Sprintf("Delete %s with all records?", strings.Join(args, ", "))); err != nil {
 				return err

@@ -16,7 +16,7 @@ func newVersion(e *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print gregor's version and the Kafka release it is compatible with",
-		Args:  cobra.NoArgs,
+		Args:  need(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := struct {
 				Version  string `json:"version"`
