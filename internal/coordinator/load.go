@@ -17,7 +17,6 @@ type load[C Core[R], R any] struct {
 	s        *shard[C, R]
 	core     C
 	registry *timeline.Registry
-	timers   *Timers[R] // the shard's, which nobody else touches until the core is active
 	cancel   atomic.Bool
 
 	offset int64 // the next one to be replayed

@@ -457,6 +457,27 @@ func TestLoadReplays(t *testing.T) {
 	})
 }
 
+// offsets.topic.compression.codec: what is written compressed is read back.
+func TestCompressedBatches(t *testing.T) {
+	for _, codec := range []record.Codec{record.Gzip, record.Snappy, record.LZ4, record.Zstd} {
+		inWorld(t, func(o *Options[*settingsCore, setting]) { o.Compression = codec }, func(w *world) {
+			w.load()
+			for i := range 50 {
+				if err := w.ready(w.put(fmt.Sprint("a rather long name that shrinks well ", i%3), int64(i))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if b := w.log.Batches(0)[49]; b.Codec() != codec {
+				t.Fatalf("batch is %v, want %v", b.Codec(), codec)
+			}
+			w.rt.Unload(0, -1)
+			w.rt.Load(0, 2)
+			synctest.Wait()
+			w.want("a rather long name that shrinks well 1", 49)
+		})
+	}
+}
+
 // The end of the log isn't committed yet when the shard becomes active: readers see what can't be lost.
 func TestLoadBeyondHighWatermark(t *testing.T) {
 	inWorld(t, nil, func(w *world) {

@@ -109,26 +109,6 @@ var recordTypes = [...]recordType{
 	23: typeOf(message.NewStreamsGroupTopologyKey, message.NewStreamsGroupTopologyValue),
 }
 
-// offsetCommitRecord stores an offset.
-func offsetCommitRecord(group, topic string, partition int32, o *offset) Record {
-	version := int16(offsetCommitVersion)
-	if o.expireTimestamp != noTimestamp {
-		version = offsetCommitExpireVersion
-	}
-	return Record{
-		Key: &message.OffsetCommitKey{Group: group, Topic: topic, Partition: partition},
-		Value: &message.OffsetCommitValue{
-			Offset:          o.offset,
-			LeaderEpoch:     o.leaderEpoch,
-			Metadata:        o.metadata,
-			CommitTimestamp: o.commitTimestamp,
-			ExpireTimestamp: o.expireTimestamp,
-			TopicID:         o.topicID,
-		},
-		Version: version,
-	}
-}
-
 // offsetCommitTombstone removes an offset.
 func offsetCommitTombstone(group, topic string, partition int32) Record {
 	return Record{Key: &message.OffsetCommitKey{Group: group, Topic: topic, Partition: partition}}
