@@ -1,0 +1,43 @@
+# What can be done here. `make` alone builds; `make help` lists the rest.
+
+BIN      := bin/gregor
+FUZZTIME ?= 30s
+BENCH    ?= .
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+.PHONY: build run test unit interop race lint fuzz bench clean help
+
+build: ## build bin/gregor
+	go build -trimpath -o $(BIN) ./cmd/gregor
+
+run: build ## run a node on localhost:9092, its data in ./data
+	$(BIN) server
+
+test: lint unit interop ## everything that has to be green: lint, unit tests, interop tests
+
+unit: ## tests that need only Go
+	go test ./...
+
+interop: ## tests with the real Kafka and other clients; installs what they need and says what
+	scripts/setup-interop
+	cd interop && go vet ./... && go test -timeout 60m ./...
+
+race: ## unit tests under the race detector
+	go test -race ./...
+
+lint: ## formatting, vet, staticcheck
+	@out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "not gofmt-clean:"; echo "$$out"; exit 1; fi
+	go vet ./...
+	go run $(STATICCHECK) ./...
+
+fuzz: ## every fuzz test for FUZZTIME (30s)
+	scripts/fuzz $(FUZZTIME)
+
+bench: ## Go benchmarks; BENCH selects by name
+	go test -run '^$$' -bench '$(BENCH)' -benchmem ./...
+
+clean: ## remove what was built
+	rm -rf bin
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
