@@ -49,7 +49,7 @@ type change struct {
 func (c *change) init() {
 	p := c.p
 	c.isr, c.replicas, c.removing, c.adding, c.elr = p.isr, p.replicas, p.removing, p.adding, p.elr
-	c.recovery = p.recovery
+	c.recovery, c.election = p.recovery, electOnline
 	c.uncleanShutdown = noLeader
 }
 
@@ -96,7 +96,7 @@ func (c *change) build() (message.Versioned, bool) {
 	}
 
 	if len(c.replicas) > 0 {
-		if c.mv.Directories() {
+		if c.mv.Directories() && (c.hasMoved || !sameSlice(c.replicas, p.replicas)) {
 			if dirs := c.directories(); !slices.Equal(dirs, p.directories) {
 				r.Directories = dirs
 			}

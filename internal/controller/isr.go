@@ -18,11 +18,24 @@ const maxElections = 1000
 // change starts a change of a partition. acceptable, if not nil, stands for "in service" when a broker is judged as a
 // leader; its directory must be online in any case.
 func (m *topics) change(t *topic, index int32, p *partition, acceptable func(int32) bool) *change {
+	return m.changeBy(m.rules(t), t, index, p, acceptable)
+}
+
+// topicRules are the settings of a topic that its partitions' changes depend on.
+type topicRules struct {
+	minISR  int
+	unclean bool // unclean.leader.election.enable
+}
+
+func (m *topics) rules(t *topic) topicRules { return topicRules{m.minISR(t), m.uncleanAllowed(t)} }
+
+// changeBy is change for callers that go through many partitions of a topic and look its rules up once.
+func (m *topics) changeBy(rules topicRules, t *topic, index int32, p *partition, acceptable func(int32) bool) *change {
 	if acceptable == nil {
 		acceptable = m.c.cluster.active
 	}
 	c := &change{
-		p: p, topicID: t.id, id: index, mv: m.c.features.level(), withELR: m.c.features.elr(), minISR: m.minISR(t),
+		p: p, topicID: t.id, id: index, mv: m.c.features.level(), withELR: m.c.features.elr(), minISR: rules.minISR,
 		defaultDir: m.c.cluster.defaultDir,
 		acceptable: func(b int32) bool {
 			if !acceptable(b) {
@@ -168,12 +181,17 @@ func (m *topics) updates(records []message.Versioned, remove, add, unclean int32
 	acceptable := func(b int32) bool {
 		return b != remove && b != unclean && (b == add || m.c.cluster.active(b))
 	}
+	var of *topic // whose rules these are
+	var rules topicRules
 	m.each(func(t *topic, i int32, p *partition) bool {
 		if !want(p) {
 			return true
 		}
-		c := m.change(t, i, p, acceptable)
-		if m.uncleanAllowed(t) {
+		if of != t {
+			of, rules = t, m.rules(t)
+		}
+		c := m.changeBy(rules, t, i, p, acceptable)
+		if rules.unclean {
 			c.election = electUnclean
 		}
 		c.uncleanShutdown = unclean

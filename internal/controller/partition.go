@@ -112,13 +112,6 @@ func (p *partition) directory(broker int32) (dir uuid.UUID, ok bool) {
 	return uuid.Zero, false
 }
 
-func (p *partition) equal(o *partition) bool {
-	return p.leader == o.leader && p.leaderEpoch == o.leaderEpoch && p.partitionEpoch == o.partitionEpoch &&
-		p.recovery == o.recovery && slices.Equal(p.replicas, o.replicas) && slices.Equal(p.directories, o.directories) &&
-		slices.Equal(p.isr, o.isr) && slices.Equal(p.removing, o.removing) && slices.Equal(p.adding, o.adding) &&
-		slices.Equal(p.elr, o.elr) && slices.Equal(p.lastKnownELR, o.lastKnownELR)
-}
-
 // record writes the partition out for a metadata.version. withELR is whether that feature is on.
 func (p *partition) record(topicID uuid.UUID, id int32, mv metadata.Version, withELR bool) message.Versioned {
 	r := message.NewPartitionRecord()
