@@ -40,7 +40,9 @@ func (n *Node) startBroker(ctx context.Context) error {
 		return err
 	}
 	n.enter(telemetry.Registration)
-	n.replicas = replica.New(replica.Options{NodeID: n.cfg.NodeID, Logs: n.logs, Config: n.live, Logger: n.logger, Rand: n.rand.generator()})
+	n.assigner = broker.NewDirectoryAssigner(n.cfg.NodeID, n.lifecycle.Epoch, forwarder{n}, n.o.Clock, n.logger)
+	n.replicas = replica.New(replica.Options{NodeID: n.cfg.NodeID, Logs: n.logs, Config: n.live, Logger: n.logger, Rand: n.rand.generator(),
+		AssignDirectory: n.assigner.Assign})
 	n.groups = group.New(n.groupOptions())
 	b := broker.New(broker.Options{NodeID: n.cfg.NodeID, ClusterID: n.clusterID, Config: n.live, Replicas: n.replicas, Clock: n.o.Clock,
 		Logger: n.logger, Controller: forwarder{n}, Groups: n.groups, Table: n.brokerTable, KRaftVersion: n.raft.KRaftVersion})
@@ -186,6 +188,9 @@ func (n *Node) dirFailed(dir string, err error) {
 				n.fail(fmt.Errorf("the controller could not be told within %v that %s is offline (log.dir.failure.timeout.ms)", n.cfg.LogDirFailureTimeout, dir))
 			}
 		})
+	}
+	if n.replicas != nil {
+		n.replicas.FailDirectory(dir)
 	}
 	if n.logs == nil {
 		return

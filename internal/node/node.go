@@ -71,6 +71,7 @@ type Node struct {
 	predecessor atomic.Bool
 	logs        *log.Manager
 	replicas    *replica.Manager
+	assigner    *broker.DirectoryAssigner
 	groups      *group.Coordinator
 	broker      atomic.Pointer[broker.Broker]
 	controlled  atomic.Pointer[controllerAPI]
@@ -306,6 +307,9 @@ func (n *Node) stop(ctx context.Context) error {
 	}
 	if n.server != nil {
 		note("drain connections", n.server.Shutdown(ctx))
+	}
+	if n.assigner != nil {
+		n.assigner.Close()
 	}
 	if n.groups != nil {
 		n.groups.Close()
