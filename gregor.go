@@ -11,10 +11,8 @@ package gregor
 
 import (
 	"context"
-	cryptorand "crypto/rand"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"maps"
 	"os"
@@ -23,12 +21,8 @@ import (
 	"sync"
 	"time"
 
-	"gregor/internal/clock"
 	"gregor/internal/config"
-	"gregor/internal/log"
 	"gregor/internal/node"
-	"gregor/internal/uuid"
-	"gregor/internal/vfs"
 )
 
 // Config says what a Node is like. The zero value is a broker of its own on a free port of localhost, with its data in a
@@ -85,7 +79,7 @@ func start(ctx context.Context, c Config, dir string) (*node.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := format(cfg); err != nil {
+	if _, err := node.FormatNew(cfg); err != nil {
 		return nil, err
 	}
 	return node.Start(ctx, node.Options{Config: cfg, Logger: c.Logger})
@@ -121,21 +115,6 @@ func (c Config) properties(dir string) *config.Properties {
 		p.Set(k, c.Properties[k], "Config.Properties")
 	}
 	return p
-}
-
-// format prepares directories that aren't.
-func format(cfg *config.Broker) error {
-	for _, d := range node.Directories(cfg) {
-		if _, err := log.ReadMetaProperties(vfs.OS, d); !errors.Is(err, fs.ErrNotExist) {
-			return nil // formatted, or damaged: the start will say
-		}
-	}
-	id, err := uuid.New(cryptorand.Reader)
-	if err != nil {
-		return err
-	}
-	return node.Format(node.FormatOptions{FS: vfs.OS, Now: clock.System.Now(), Rand: cryptorand.Reader, Config: cfg,
-		ClusterID: id.String(), Standalone: len(cfg.QuorumVoters) == 0})
 }
 
 // Addr is the address that clients connect to, host:port.

@@ -2,11 +2,9 @@ package cli
 
 import (
 	"context"
-	cryptorand "crypto/rand"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -20,13 +18,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"gregor/internal/clock"
 	"gregor/internal/config"
-	"gregor/internal/log"
 	"gregor/internal/node"
 	"gregor/internal/telemetry"
-	"gregor/internal/uuid"
-	"gregor/internal/vfs"
 )
 
 func newServer() *cobra.Command {
@@ -178,23 +172,17 @@ func onSignals(cancel context.CancelCauseFunc, logger *slog.Logger) <-chan struc
 
 // formatNew formats the directories of a server that was started without a file, if none of them is.
 func formatNew(c *config.Broker, logger *slog.Logger) error {
-	for _, d := range node.Directories(c) {
-		if _, err := log.ReadMetaProperties(vfs.OS, d); !errors.Is(err, fs.ErrNotExist) {
-			return nil // formatted, or damaged: the start will say
+	id, err := node.FormatNew(c)
+	if id != "" && err == nil {
+		for _, d := range node.Directories(c) {
+			abs, err := filepath.Abs(d)
+			if err != nil {
+				return err
+			}
+			logger.Info("made a new cluster", "cluster", id, "dir", abs)
 		}
 	}
-	id, err := uuid.New(cryptorand.Reader)
-	if err != nil {
-		return err
-	}
-	for _, d := range node.Directories(c) {
-		abs, err := filepath.Abs(d)
-		if err != nil {
-			return err
-		}
-		logger.Info("making a new cluster", "cluster", id.String(), "dir", abs)
-	}
-	return node.Format(node.FormatOptions{FS: vfs.OS, Now: clock.System.Now(), Rand: cryptorand.Reader, Config: c, ClusterID: id.String(), Standalone: len(c.QuorumVoters) == 0})
+	return err
 }
 
 // serveMetrics starts the HTTP server with /metrics, /healthz and /readyz.

@@ -1,6 +1,7 @@
 package node
 
 import (
+	cryptorand "crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"gregor/internal/clock"
 	"gregor/internal/config"
 	"gregor/internal/log"
 	"gregor/internal/message"
@@ -102,6 +104,22 @@ func Format(o FormatOptions) error {
 		}
 	}
 	return nil
+}
+
+// FormatNew formats the directories of a node on this machine as a new cluster of its own, unless one of them is formatted or
+// damaged already. It returns the id of the cluster that it made, "" when there was nothing to do.
+func FormatNew(c *config.Broker) (clusterID string, err error) {
+	for _, d := range Directories(c) {
+		if _, err := log.ReadMetaProperties(vfs.OS, d); !errors.Is(err, fs.ErrNotExist) {
+			return "", nil // what is wrong, if anything, is for Start to say
+		}
+	}
+	id, err := uuid.New(cryptorand.Reader)
+	if err != nil {
+		return "", err
+	}
+	return id.String(), Format(FormatOptions{FS: vfs.OS, Now: clock.System.Now(), Rand: cryptorand.Reader, Config: c,
+		ClusterID: id.String(), Standalone: len(c.QuorumVoters) == 0})
 }
 
 // formatDir writes one directory: the snapshot first, so that a directory with a meta.properties is complete.
