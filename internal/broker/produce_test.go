@@ -2,6 +2,7 @@ package broker
 
 import (
 	"bytes"
+	"sync"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -130,4 +131,33 @@ func TestProduceIdempotent(t *testing.T) {
 	f("the first again", seq(0, "a", "b"), nil, 0)
 	f("a gap", seq(4, "e"), api.ErrOutOfOrderSequenceNumber, -1)
 	f("third", seq(3, "d"), nil, 3)
+}
+
+func TestProduceOnManyConnectionsLeavesTheHighWatermarkAtTheEnd(t *testing.T) {
+	w := newWorld(t, nil)
+	w.topic("a", 1)
+	records := batch(t, plain(), "x")
+	var wg sync.WaitGroup
+	for range 8 {
+		c := w.client()
+		wg.Go(func() {
+			for range 200 {
+				c.send(produceRequest(12, 1, "a", uuid.Zero, 0, records))
+				q := kmsg.NewPtrProduceRequest()
+				q.Version = 12
+				if _, err := c.receive(q); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	part, err := w.broker.replicas.Partition("a", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if hw, end := part.Log().HighWatermark(), part.Log().EndOffset(); hw != 1600 || end != 1600 {
+		t.Errorf("high watermark %d, log end %d, want 1600", hw, end)
+	}
 }

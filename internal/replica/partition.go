@@ -143,7 +143,8 @@ func (p *Partition) Append(records []byte, opts AppendOptions) (log.AppendInfo, 
 // whose end offset is known here, so a larger ISR holds it where it is.
 func (p *Partition) advanceHighWatermark(r *role) {
 	if len(r.isr) == 1 && r.isr[0] == p.localID {
-		p.log.SetHighWatermark(p.log.EndOffset())
+		// Appends of several connections get here in any order, so the mark may only rise.
+		p.log.RaiseHighWatermark(p.log.EndOffset())
 	}
 }
 
