@@ -31,7 +31,7 @@ type logDir struct {
 	failed atomic.Pointer[error] // set once when the directory goes offline
 
 	// What has changed since the checkpoint was last written.
-	recoveryDirty, startDirty, hwDirty atomic.Bool
+	recoveryDirty, startDirty, hwDirty, cleanerDirty atomic.Bool
 
 	mu      sync.Mutex // guards below
 	logs    map[TopicPartition]*Log
@@ -177,11 +177,12 @@ func (d *logDir) settle(tp TopicPartition) error {
 	d.recoveryDirty.Store(true)
 	d.startDirty.Store(true)
 	d.hwDirty.Store(true)
+	d.cleanerDirty.Store(true)
 	d.mu.Lock()
 	old := d.stale
 	d.stale = nil
 	d.mu.Unlock()
-	if err := errors.Join(d.checkpointRecovery(), d.checkpointStarts(), d.checkpointHighWatermarks()); err != nil {
+	if err := errors.Join(d.checkpointRecovery(), d.checkpointStarts(), d.checkpointHighWatermarks(), d.checkpointCleaned()); err != nil {
 		d.mu.Lock()
 		d.stale = old
 		d.mu.Unlock()

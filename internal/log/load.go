@@ -591,6 +591,7 @@ func (l *Log) restart(offset int64, delay time.Duration) error {
 	}
 	l.prod.reset()
 	l.epochs.clear()
+	l.lowerFirstDirty(offset)
 	l.truncated++
 	l.touched = true
 	l.entries = true

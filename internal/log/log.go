@@ -107,7 +107,7 @@ type Log struct {
 
 	// Lock order: mu, shape, marks.
 
-	mu        sync.Mutex // guards all to the blank line, and who may append, roll, truncate or delete
+	mu        sync.Mutex // guards all down to shape, and who may append, roll, truncate or delete
 	prod      producers
 	snapshots []int64 // offsets of the producer snapshots there are, ascending
 	recovery  int64   // recovery point: all below is synced
@@ -119,6 +119,10 @@ type Log struct {
 	metaDirty bool  // partition.metadata isn't written or synced yet
 	truncated int64 // counts truncations, for flushes that were under way
 	touched   bool  // something isn't as a clean stop leaves it
+
+	firstDirty  int64 // the cleaner has been through everything below, guarded by mu as are these
+	cleaned     bool  // the cleaner has been here
+	uncleanable error // why the cleaner leaves the log alone
 
 	shape    sync.RWMutex               // readers share it; see the package comment
 	segments atomic.Pointer[[]*segment] // ascending, never empty once open

@@ -51,6 +51,8 @@ type Options struct {
 	MaxRecordBytes int32
 	// MaxOpenFiles bounds the segment files that are held open; 0 is 10,000.
 	MaxOpenFiles int
+	// CleanerBufferBytes is log.cleaner.dedupe.buffer.size; 0 is 128 MiB. It is taken only as far as a cleaning needs it.
+	CleanerBufferBytes int64
 	// Intervals are those of the periodic work.
 	Intervals Intervals
 	// DeleteDelay is how long a deleted replica's directory stays (log.segment.delete.delay.ms); 0 is a minute.
@@ -173,6 +175,9 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	if o.DeleteDelay <= 0 {
 		o.DeleteDelay = time.Minute
 	}
+	if o.CleanerBufferBytes <= 0 {
+		o.CleanerBufferBytes = 128 << 20
+	}
 	if o.TopicConfig == nil {
 		o.TopicConfig = func(string) Config { return DefaultConfig() }
 	}
@@ -191,6 +196,7 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	}
 	if !o.NoBackground {
 		m.bg.start()
+		m.bg.startCleaner()
 	}
 	return m, nil
 }
@@ -333,6 +339,12 @@ func (m *Manager) loadDir(ctx context.Context, d *logDir) error {
 		d.fail(err)
 		return nil
 	}
+	cleaned, err := readOffsets(m.e.fs, d.file(cleanerFile))
+	if err != nil {
+		d.fail(err)
+		return nil
+	}
+	known := checkpoints{points: points, starts: starts, hws: hws, cleaned: cleaned}
 	entries, err := m.e.fs.ReadDir(d.path)
 	if err != nil {
 		d.fail(err)
@@ -379,7 +391,7 @@ func (m *Manager) loadDir(ctx context.Context, d *logDir) error {
 				}
 				err := ctx.Err()
 				if err == nil {
-					err = m.loadOne(d, work[i], points, starts, hws, &p)
+					err = m.loadOne(d, work[i], &known, &p)
 				}
 				if err == nil {
 					continue
@@ -423,7 +435,12 @@ func (p *progress) add(loaded int, total, done int64) {
 	}
 }
 
-func (m *Manager) loadOne(d *logDir, w loading, points, starts, hws map[TopicPartition]int64, p *progress) error {
+// checkpoints are the offsets that a directory's checkpoint files name.
+type checkpoints struct {
+	points, starts, hws, cleaned map[TopicPartition]int64
+}
+
+func (m *Manager) loadOne(d *logDir, w loading, known *checkpoints, p *progress) error {
 	dir := d.file(w.name)
 	if m.o.Known != nil {
 		id, err := readPartitionMetadata(m.e.fs, dir)
@@ -434,16 +451,17 @@ func (m *Manager) loadOne(d *logDir, w loading, points, starts, hws map[TopicPar
 			return m.straying(d, w, id, p)
 		}
 	}
-	o := loadOptions{cfg: m.o.TopicConfig(w.tp.Topic), clean: d.clean, recoveryPoint: points[w.tp], start: -1,
+	o := loadOptions{cfg: m.o.TopicConfig(w.tp.Topic), clean: d.clean, recoveryPoint: known.points[w.tp], start: -1,
 		recovering: func(total, done int64) { p.add(0, total, done) }}
-	if s, ok := starts[w.tp]; ok {
+	if s, ok := known.starts[w.tp]; ok {
 		o.start = s
 	}
 	l, err := m.e.load(w.tp, dir, d, o)
 	if err != nil {
 		return err
 	}
-	l.SetHighWatermark(hws[w.tp])
+	l.SetHighWatermark(known.hws[w.tp])
+	l.firstDirty, l.cleaned = known.cleaned[w.tp]
 	d.mu.Lock()
 	if w.kind == kindFuture {
 		d.futures[w.tp] = l
@@ -520,6 +538,7 @@ func (d *logDir) noteStaleLocked(tp TopicPartition) {
 	d.recoveryDirty.Store(true)
 	d.startDirty.Store(true)
 	d.hwDirty.Store(true)
+	d.cleanerDirty.Store(true)
 }
 
 // Log is the partition's log, nil when the node has none (or its directory is offline).
@@ -814,7 +833,7 @@ func (d *logDir) close(ctx context.Context, brokerEpoch int64) error {
 	if err := failed.Load(); err != nil {
 		return fmt.Errorf("close %s: no clean stop: %w", d.path, *err)
 	}
-	if err := errors.Join(d.checkpointRecovery(), d.checkpointStarts()); err != nil {
+	if err := errors.Join(d.checkpointRecovery(), d.checkpointStarts(), d.checkpointCleaned()); err != nil {
 		return err
 	}
 	if d.offline() != nil || !d.allGood {

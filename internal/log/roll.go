@@ -1,6 +1,7 @@
 package log
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -277,8 +278,8 @@ func (l *Log) flushTo(upTo int64, all bool) error {
 	defer l.mu.Unlock()
 	if err != nil {
 		l.entries = l.entries || entries
-		if l.truncated != truncated {
-			return nil // segments were cut away under the flush
+		if l.truncated != truncated || errors.Is(err, errClosed) {
+			return nil // segments were cut away or replaced under the flush
 		}
 		return l.ioError("flush", err)
 	}

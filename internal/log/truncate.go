@@ -116,6 +116,7 @@ func (l *Log) truncate(offset int64) error {
 	}
 	end := l.end.offset // only written under mu, which is held
 	l.recovery = min(l.recovery, end)
+	l.lowerFirstDirty(end)
 	l.epochs.truncateFromEnd(end)
 	if err := l.dropSnapshots(0, func(o int64) bool { return o > end }); err != nil {
 		return err
@@ -125,6 +126,16 @@ func (l *Log) truncate(offset int64) error {
 		return err
 	}
 	return l.replay(from, end)
+}
+
+// lowerFirstDirty makes the cleaner look again at what is appended in the place of what was cut. mu is held.
+func (l *Log) lowerFirstDirty(end int64) {
+	if l.firstDirty > end {
+		l.firstDirty = end
+		if l.parent != nil {
+			l.parent.cleanerDirty.Store(true)
+		}
+	}
 }
 
 // cutSegment cuts a segment and its indexes to pos, where the first batch that ends at or above offset begins. Both locks are
