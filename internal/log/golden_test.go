@@ -691,3 +691,89 @@ func sameValue(v *string, w goldenRecord) bool {
 	}
 	return same(v, w.Value)
 }
+
+// TestGoldenClean undoes what Kafka's cleaner had just done when single-deleting was taken, lets ours do it, and compares the
+// segments byte by byte.
+func TestGoldenClean(t *testing.T) {
+	g, before := loadGolden(t, "single-deleting"), loadGolden(t, "single-kill9")
+	firstDirty, err := readOffsets(before.disk, "/single-kill9/node-1/data/"+cleanerFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, topic := range []string{"compact-keep", "compact-txn-keep"} {
+		t.Run(topic, func(t *testing.T) {
+			tp := TopicPartition{topic, 0}
+			from := "/single-deleting/node-1/data/" + tp.String()
+			disk := vfs.NewMem()
+			format(t, disk, "/d")
+			disk.MkdirAll("/d/" + tp.String())
+			entries, err := g.disk.ReadDir(from)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var after = map[string][]byte{} // what Kafka made
+			var bases []int64
+			for _, e := range entries {
+				data, err := readFile(g.disk, from+"/"+e.Name())
+				if err != nil {
+					t.Fatal(err)
+				}
+				plain := strings.TrimSuffix(e.Name(), suffixDeleted)
+				if plain == e.Name() && strings.HasSuffix(plain, suffixLog) {
+					after[plain] = data
+					o, _, _ := parseOffsetName(plain)
+					bases = append(bases, o)
+				}
+				if plain == e.Name() && (strings.HasSuffix(plain, suffixSnapshot) || slices.ContainsFunc(entries, func(o os.DirEntry) bool { return o.Name() == plain+suffixDeleted })) {
+					continue // the cleaner's
+				}
+				if err := writeFile(disk, "/d/"+tp.String()+"/"+plain, data, true); err != nil {
+					t.Fatal(err)
+				}
+			}
+			cfg := goldenConfig(g.After.Topics[topic])
+			ms, _ := strconv.ParseInt(g.After.Topics[topic].Configs["delete.retention.ms"], 10, 64)
+			if ms > 0 {
+				cfg.DeleteRetention = time.Duration(ms) * time.Millisecond
+			}
+			// When Kafka cleaned follows from the horizons that it set and the input didn't have.
+			now := goldenNow
+			active := fmt.Sprintf("%020d.log", slices.Max(bases))
+			for name, data := range after {
+				if name == active {
+					continue
+				}
+				for b := record.Batch(nil); len(data) > 0; {
+					if b, data, err = record.Next(data); err != nil {
+						t.Fatal(err)
+					}
+					if b.HasDeleteHorizon() {
+						now = time.UnixMilli(b.BaseTimestamp()).Add(-cfg.DeleteRetention)
+					}
+				}
+			}
+			clk := clock.NewManual(now)
+			m, err := Open(context.Background(), Options{FS: disk, Clock: clk, Dirs: []string{"/d"}, NodeID: 1, NoBackground: true,
+				TopicConfig: func(string) Config { return cfg }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			l := m.Log(tp)
+			l.SetHighWatermark(l.EndOffset())
+			segs := l.segs()
+			c := cleanable{l: l, firstDirty: firstDirty[tp], end: segs[len(segs)-1].base}
+			if _, err := l.clean(context.Background(), c, 1<<20); err != nil {
+				t.Fatal(err)
+			}
+			if len(l.segs()) != len(after) {
+				t.Errorf("%d segments, want %d", len(l.segs()), len(after))
+			}
+			for name, want := range after {
+				got, err := readFile(disk, "/d/"+tp.String()+"/"+name)
+				if err != nil || !bytes.Equal(got, want) {
+					t.Errorf("%s: %d bytes, want %d, or they differ: %v\n%x\n%x", name, len(got), len(want), err, got, want)
+				}
+			}
+		})
+	}
+}
