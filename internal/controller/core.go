@@ -238,18 +238,35 @@ func (c *Core) finish(req kmsg.Request, result Result, reply Reply) {
 // write replays records and appends them to the log, in as many batches as needed.
 func (c *Core) write(result Result) (last int64, err error) {
 	records := result.Records
-	if result.Atomic && len(records) > c.opts.MaxRecordsPerBatch {
-		return 0, fmt.Errorf("%d records in one atomic batch, at most %d may be: %w", len(records), c.opts.MaxRecordsPerBatch, error(api.ErrUnknownServerError))
+	n := c.fitting(records)
+	if result.Atomic && n < len(records) {
+		// Refused, and nothing has been replayed. The quorum would refuse it later, and cost us the leadership.
+		return 0, errTooLarge
 	}
 	for len(records) > 0 {
-		n := min(len(records), c.opts.MaxRecordsPerBatch)
 		if last, err = c.appendBatch(records[:n]); err != nil {
 			return 0, err
 		}
 		records = records[n:]
+		n = c.fitting(records)
 	}
 	c.lastWrite = c.now
 	return last, nil
+}
+
+// recordOverhead is the most that a record takes in a batch beside its value: lengths, deltas, frame and type.
+const recordOverhead = 32
+
+// fitting is how many of the records go into one batch, one at least.
+func (c *Core) fitting(records []message.Versioned) int {
+	size := 0
+	for i, r := range records {
+		size += recordOverhead + r.Message.Size(r.Version)
+		if i > 0 && (i >= c.opts.MaxRecordsPerBatch || size > c.opts.MaxBatchBytes) {
+			return i
+		}
+	}
+	return len(records)
 }
 
 func (c *Core) appendBatch(records []message.Versioned) (last int64, err error) {

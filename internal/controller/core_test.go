@@ -330,6 +330,34 @@ func TestTenThousandPartitions(t *testing.T) {
 	t.Logf("fencing a broker of 10,000 partitions took %v", time.Since(start))
 }
 
+// TestTooLargeABatchIsRefused before anything is replayed: the quorum would refuse it, too late.
+func TestTooLargeABatchIsRefused(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.MaxBatchBytes = 2000 })
+	w.lead()
+	w.up(1)
+	before, end := dump(w.core), w.log.end
+	resp := ask[*kmsg.CreateTopicsResponse](w, createRequest("large", 100, 1))
+	if got := resp.Topics[0].ErrorCode; got != api.ErrPolicyViolation.Code {
+		t.Errorf("code %d", got)
+	}
+	if after := dump(w.core); after != before || w.log.end != end {
+		t.Errorf("it left a trace:\n%s", diff(before, after))
+	}
+	// What needn't be atomic is cut into as many batches as it takes.
+	w.up(2)
+	for i := range 20 {
+		w.create(fmt.Sprint("t", i), 5, 2)
+	}
+	batches := len(w.log.batches)
+	w.heartbeat(2, true, false)
+	if got := len(w.log.batches) - batches; got < 3 {
+		t.Errorf("fencing took %d batches", got)
+	}
+	if got, want := dump(w.core), dump(w.replayed(w.log.batches)); got != want {
+		t.Errorf("replayed state differs:\n%s", diff(got, want))
+	}
+}
+
 func BenchmarkCreateTopic(b *testing.B) {
 	w := newWorld(b, nil)
 	w.lead()

@@ -50,6 +50,8 @@ type Options struct {
 	UncleanInterval time.Duration
 	// MaxRecordsPerBatch bounds an atomic batch; other results are cut into batches of it. 10,000.
 	MaxRecordsPerBatch int
+	// MaxBatchBytes bounds a batch's size in the same ways: what the quorum takes, less room for the batch's header. 8 MiB.
+	MaxBatchBytes int
 
 	// TokenSecret is "delegation.token.secret.key"; empty turns delegation tokens off.
 	TokenSecret        string
@@ -91,6 +93,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.MaxRecordsPerBatch == 0 {
 		o.MaxRecordsPerBatch = 10_000
+	}
+	if o.MaxBatchBytes == 0 {
+		o.MaxBatchBytes = 8<<20 - 1024
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

@@ -193,6 +193,16 @@ func TestAgainstCopies(t *testing.T) {
 				for _, p := range w.past {
 					w.compare(t, p.offset, p)
 				}
+				for _, offset := range []int64{-1, 0, next / 2, next, next + 1} {
+					at, ok := w.r.Floor(offset)
+					i := len(w.past) - 1
+					for i >= 0 && w.past[i].offset > offset {
+						i--
+					}
+					if ok != (i >= 0) || ok && at != w.past[i].offset {
+						t.Fatalf("floor of %d is %d %v", offset, at, ok)
+					}
+				}
 				if w.r.Len() != len(w.past) || w.m.Len() != len(w.now.m) || w.l.Len() != len(w.now.l) {
 					t.Fatalf("lengths %d %d %d", w.r.Len(), w.m.Len(), w.l.Len())
 				}
