@@ -34,7 +34,6 @@ type conn struct {
 	pending []*call // guarded by mu, in the order sent
 	next    int32   // guarded by mu: correlation id
 	err     error   // guarded by mu: why it is dead
-	done    chan struct{}
 }
 
 type versionRange struct{ min, max int16 }
@@ -52,10 +51,9 @@ type reply struct {
 	err  error
 }
 
+// newConn wraps a connection; whoever makes it runs read.
 func newConn(nc net.Conn, addr, clientID string) *conn {
-	c := &conn{nc: nc, addr: addr, format: kmsg.NewRequestFormatter(kmsg.FormatterClientID(clientID)), done: make(chan struct{})}
-	go c.read()
-	return c
+	return &conn{nc: nc, addr: addr, format: kmsg.NewRequestFormatter(kmsg.FormatterClientID(clientID))}
 }
 
 // send writes a request and returns where its answer will come. noReply is for produce requests without acks.
@@ -216,7 +214,6 @@ func (c *conn) fail(err error) {
 	for _, k := range pending {
 		k.reply <- reply{err: err}
 	}
-	close(c.done)
 }
 
 func (c *conn) failure() error {

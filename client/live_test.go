@@ -4,23 +4,38 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"os"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"gregor"
 )
 
-// These tests run against a live cluster, Kafka's or gregor's, named by CLIENT_TEST_BOOTSTRAP.
-func liveClient(t *testing.T) *Client {
+// These tests run against a node that they start, or against the live cluster, Kafka's or gregor's, that CLIENT_TEST_BOOTSTRAP
+// names.
+func liveClient(t *testing.T, change ...func(*Options)) *Client {
 	t.Helper()
 	addr := os.Getenv("CLIENT_TEST_BOOTSTRAP")
 	if addr == "" {
-		t.Skip("CLIENT_TEST_BOOTSTRAP names no cluster")
+		n, err := gregor.Start(t.Context(), gregor.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { n.Close() })
+		addr = n.Addr()
 	}
 	o := Options{Seeds: []string{addr}, Timeout: 20 * time.Second}
-	if testing.Verbose() {
+	if os.Getenv("CLIENT_TEST_DEBUG") != "" {
 		o.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	for _, f := range change {
+		f(&o)
 	}
 	c, err := New(o)
 	if err != nil {
@@ -28,6 +43,101 @@ func liveClient(t *testing.T) *Client {
 	}
 	t.Cleanup(func() { c.Close() })
 	return c
+}
+
+// flaky closes itself after a random number of bytes, in the middle of whatever is going on.
+type flaky struct {
+	net.Conn
+	left *atomic.Int64
+}
+
+func (f flaky) Read(b []byte) (int, error) {
+	n, err := f.Conn.Read(b)
+	f.spend(n)
+	return n, err
+}
+
+func (f flaky) Write(b []byte) (int, error) {
+	if int64(len(b)) > f.left.Load() && f.left.Load() >= 0 {
+		// Half of it arrives.
+		n, _ := f.Conn.Write(b[:f.left.Load()])
+		f.spend(len(b))
+		return n, io.ErrClosedPipe
+	}
+	n, err := f.Conn.Write(b)
+	f.spend(n)
+	return n, err
+}
+
+func (f flaky) spend(n int) {
+	if f.left.Add(int64(-n)) < 0 {
+		f.Conn.Close()
+	}
+}
+
+// Connections that break at any byte cost nothing but time: every record is there once, in order.
+func TestLiveExactlyOnceOverFlakyConnections(t *testing.T) {
+	var mu sync.Mutex
+	r := rand.New(rand.NewPCG(1, 2))
+	breaks := atomic.Int64{}
+	c := liveClient(t, func(o *Options) {
+		o.RetryBackoff, o.RetryBackoffMax, o.Timeout = time.Millisecond, 10*time.Millisecond, 60*time.Second
+		o.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			nc, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			breaks.Add(1)
+			f := flaky{nc, &atomic.Int64{}}
+			f.left.Store(3000 + r.Int64N(40_000))
+			return f, nil
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	defer cancel()
+	name := liveTopic(t, c, 3, nil)
+	p := c.NewProducer(ProducerOptions{BatchBytes: 8000, Codec: Snappy, Linger: time.Millisecond})
+	const n = 20_000
+	for i := range n {
+		rec := &Record{Topic: name, Partition: int32(i % 3), Value: fmt.Appendf(nil, "%d with something behind it to make it longer, %x", i, i*i)}
+		if err := p.Produce(ctx, rec, func(_ *Record, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	u, err := c.NewConsumer(ConsumerOptions{Partitions: map[TopicPartition]int64{{name, 0}: 0, {name, 1}: 0, {name, 2}: 0}, PartitionBytes: 20_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := [3]int{0, 1, 2}
+	for got := 0; got < n; {
+		rs, err := u.Poll(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range rs {
+			var i int
+			fmt.Sscanf(string(r.Value), "%d ", &i)
+			if i != next[r.Partition] {
+				t.Fatalf("partition %d offset %d: record %d, want %d", r.Partition, r.Offset, i, next[r.Partition])
+			}
+			next[r.Partition] += 3
+		}
+		got += len(rs)
+	}
+	u.Close(ctx)
+	t.Logf("%d connections", breaks.Load())
+	if breaks.Load() < 30 {
+		t.Error("connections didn't break")
+	}
 }
 
 func liveTopic(t *testing.T, c *Client, partitions int32, configs map[string]string) string {

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -32,6 +33,7 @@ type pool struct {
 	slots  map[connKey]*slot
 	ctx    context.Context
 	cancel context.CancelCauseFunc
+	wg     sync.WaitGroup // dials under way and readers of connections
 }
 
 // slot is one connection, or what stands for it while there's none.
@@ -55,15 +57,19 @@ func newPool(o *Options) *pool {
 func (p *pool) close() {
 	p.mu.Lock()
 	p.closed = true
-	slots := p.slots
+	var conns []*conn
+	for _, s := range p.slots {
+		if s.conn != nil {
+			conns = append(conns, s.conn)
+		}
+	}
 	p.slots = map[connKey]*slot{}
 	p.mu.Unlock()
 	p.cancel(ErrClosed)
-	for _, s := range slots {
-		if s.conn != nil {
-			s.conn.fail(ErrClosed)
-		}
+	for _, c := range conns {
+		c.fail(ErrClosed)
 	}
+	p.wg.Wait()
 }
 
 // setBrokers takes the addresses of the brokers that there are now. Connections to others are left to die.
@@ -94,7 +100,7 @@ func (p *pool) setBrokers(brokers []Broker) {
 	}
 	p.addrs = now
 	for _, c := range stale {
-		go c.fail(&errConn{"connection to", c.addr, fmt.Errorf("broker has another address now")})
+		c.fail(&errConn{"connection to", c.addr, errors.New("broker has another address now")})
 	}
 }
 
@@ -163,7 +169,7 @@ func (p *pool) get(ctx context.Context, k connKey) (*conn, error) {
 				return nil, err
 			}
 			s.dialing = make(chan struct{})
-			go p.dial(k, s, addr)
+			p.wg.Go(func() { p.dial(k, s, addr) })
 		}
 		done := s.dialing
 		p.mu.Unlock()
@@ -194,6 +200,7 @@ func (p *pool) dial(k connKey, s *slot, addr string) {
 		err = &errConn{"connect to", addr, err}
 	} else {
 		c = newConn(nc, addr, p.o.ClientID)
+		p.wg.Go(c.read)
 		if err = c.negotiate(ctx, p.o.ConnectTimeout); err != nil {
 			c.fail(err)
 			c = nil
@@ -204,9 +211,12 @@ func (p *pool) dial(k connKey, s *slot, addr string) {
 	if p.closed || p.slots[k] != s {
 		// Closed meanwhile, or the broker has another address now.
 		if c != nil {
-			go c.fail(ErrClosed)
+			c.fail(ErrClosed)
 		}
-		c, err = nil, &errConn{"connect to", addr, ErrClosed}
+		s.err = &errConn{"connect to", addr, ErrClosed}
+		close(s.dialing)
+		s.dialing = nil
+		return
 	}
 	s.conn, s.err = c, err
 	if err != nil {
