@@ -71,7 +71,6 @@ type Metadata struct {
 type metadataCache struct {
 	mu      sync.Mutex
 	topics  map[string]*cachedTopic
-	ids     map[UUID]string
 	brokers []Broker
 }
 
@@ -162,18 +161,12 @@ func (m *metadataCache) put(md *Metadata, until time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.brokers = md.Brokers
-	if m.ids == nil {
-		m.ids = map[UUID]string{}
-	}
 	for _, t := range md.Topics {
 		if t.Err != nil {
 			delete(m.topics, t.Name)
 			continue
 		}
 		m.topics[t.Name] = &cachedTopic{t, until}
-		if t.ID != (UUID{}) {
-			m.ids[t.ID] = t.Name
-		}
 	}
 }
 
@@ -185,13 +178,6 @@ func (m *metadataCache) get(name string) (*Topic, bool) {
 		return nil, false
 	}
 	return &t.Topic, true
-}
-
-func (m *metadataCache) nameOf(id UUID) (string, bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	n, ok := m.ids[id]
-	return n, ok
 }
 
 // topicInfo is one try at getting a topic from the cache or a broker.
