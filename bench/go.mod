@@ -1,0 +1,16 @@
+module gregor/bench
+
+go 1.26.0
+
+require (
+	github.com/twmb/franz-go/pkg/kmsg v1.15.1
+	golang.org/x/sys v0.50.0
+	gregor v0.0.0
+)
+
+require (
+	github.com/klauspost/compress v1.20.4 // indirect
+	github.com/pierrec/lz4/v4 v4.1.33 // indirect
+)
+
+replace gregor => ../
