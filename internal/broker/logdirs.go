@@ -9,6 +9,7 @@ import (
 	"gregor/internal/api"
 	"gregor/internal/log"
 	"gregor/internal/network"
+	"gregor/internal/uuid"
 )
 
 // unknownSize is what stands for a size that is not known.
@@ -26,10 +27,10 @@ func (b *Broker) describeLogDirs(_ *network.Request, q *kmsg.DescribeLogDirsRequ
 		}
 		wanted = func(tp log.TopicPartition) bool { return set[tp] }
 	}
-	byDir := make(map[string][]*log.Log)
+	byDir := make(map[uuid.UUID][]*log.Log)
 	for l := range b.replicas.Logs().Logs() {
 		if wanted(l.TopicPartition()) {
-			byDir[l.Dir()] = append(byDir[l.Dir()], l)
+			byDir[l.DirID()] = append(byDir[l.DirID()], l)
 		}
 	}
 	cordoned := b.config.Current().CordonedLogDirs
@@ -40,7 +41,7 @@ func (b *Broker) describeLogDirs(_ *network.Request, q *kmsg.DescribeLogDirsRequ
 			out.ErrorCode = api.ErrKafkaStorageError.Code
 			out.TotalBytes, out.UsableBytes = unknownSize, unknownSize
 		} else {
-			out.Topics = logsOf(byDir[d.Path])
+			out.Topics = logsOf(byDir[d.ID])
 		}
 		resp.Dirs = append(resp.Dirs, out)
 	}
