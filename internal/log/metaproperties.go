@@ -106,6 +106,8 @@ func WriteMetaProperties(fsys vfs.FS, dir string, m MetaProperties, now time.Tim
 	return replaceFile(fsys, dir+"/"+MetaPropertiesFile, m.Encode(now), syncAll)
 }
 
+// Java reads the file as ISO 8859-1 and \u escapes as UTF-16; ids and numbers are ASCII anyway, so bytes are taken as they are.
+
 // decodeProperties reads the subset of Java's properties format that can occur: comments, key and value separated by = or : or
 // blanks, backslash escapes, continued lines.
 func decodeProperties(data []byte) (map[string]string, error) {

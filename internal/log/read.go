@@ -260,8 +260,11 @@ func (l *Log) OffsetForTimestamp(ts int64) (TimestampOffset, bool, error) {
 		if maxTs < ts {
 			continue
 		}
+		// What made the segment's largest timestamp may lie below the log start: then go on. (Kafka gives up there.)
 		out, ok, err := l.firstAtOrAfter(s, ts, start)
-		return out, ok, l.readError(err)
+		if ok || err != nil {
+			return out, ok, l.readError(err)
+		}
 	}
 	return TimestampOffset{}, false, nil
 }

@@ -261,6 +261,7 @@ type batchHeader struct {
 	entry record.Entry // the header's bytes, valid until the next step
 	pos   int64
 	size  int64
+	first int64 // of a magic 2 batch, else -1
 	last  int64
 	maxTs int64
 }
@@ -319,7 +320,10 @@ func (h *headerScan) next() (batchHeader, error) {
 	if e.Magic() == 2 && size < record.HeaderSize {
 		return batchHeader{}, fmt.Errorf("batch of %d bytes: %w", size, record.ErrCorrupt)
 	}
-	out := batchHeader{entry: e, pos: h.pos, size: int64(size), last: e.LastOffset(), maxTs: e.MaxTimestamp()}
+	out := batchHeader{entry: e, pos: h.pos, size: int64(size), first: -1, last: e.LastOffset(), maxTs: e.MaxTimestamp()}
+	if e.Magic() == 2 {
+		out.first = e.Offset()
+	}
 	h.pos += int64(size)
 	return out, nil
 }

@@ -41,6 +41,18 @@ func (l *Log) TruncateTo(offset int64) error {
 func (l *Log) lowerRecovery(offset int64) error {
 	l.mu.Lock()
 	lower := offset < l.recovery
+	if lower && l.usable() == nil {
+		// The batch that holds the offset goes whole.
+		segs := l.segs()
+		seg := segs[max(segmentAt(segs, offset), 0)]
+		b, ok, err := seg.find(l.e.files, offset)
+		switch {
+		case err != nil || (ok && b.first < 0):
+			offset = min(offset, seg.base)
+		case ok:
+			offset = min(offset, b.first)
+		}
+	}
 	l.recovery = min(l.recovery, max(offset, 0))
 	l.truncated++ // a flush that is under way must not raise it again
 	l.mu.Unlock()
