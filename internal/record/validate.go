@@ -194,6 +194,9 @@ func (o *ValidateOptions) checkTimestamp(b Batch, ts, offset int64, s *summary) 
 		if s != nil {
 			key, value = s.keySize, s.valueSize
 		}
+		if b.Codec() == None {
+			key, value = max(key, 0), max(value, 0) // Java's two classes print null differently
+		}
 		return fmt.Sprintf("Invalid timestamp type in message %s(offset=%d, timestamp=%d, key=%d bytes, value=%d bytes). Producer should not set timestamp type to LogAppendTime.",
 			kind, offset, ts, key, value)
 	}
