@@ -51,8 +51,31 @@ func (n *Node) startBroker(ctx context.Context) error {
 	if err := n.loader.Install(&brokerPublisher{n: n, b: b}); err != nil {
 		return err
 	}
+	served := &unfenced{node: n.cfg.NodeID, ch: make(chan struct{})}
+	if err := n.loader.Install(served); err != nil {
+		return err
+	}
 	n.lifecycle.ReadyToUnfence()
-	return n.await(ctx, n.lifecycle.Unfenced())
+	if err := n.await(ctx, n.lifecycle.Unfenced()); err != nil {
+		return err
+	}
+	// The controller's word comes before the metadata that it rests on: clients would be told of no broker and no leaders.
+	return n.await(ctx, served.ch)
+}
+
+// unfenced closes a channel when the metadata that has been published knows the broker as in service.
+type unfenced struct {
+	node int32
+	ch   chan struct{}
+	once sync.Once
+}
+
+func (u *unfenced) Name() string { return "broker in service" }
+
+func (u *unfenced) Publish(_ *metadata.Delta, img *metadata.Image, _ metadata.Manifest) {
+	if b := img.Cluster.Broker(u.node); b != nil && !b.Fenced {
+		u.once.Do(func() { close(u.ch) })
+	}
 }
 
 // buryPredecessor tells the controller of this process that the broker's life before this one is over. After a crash its
