@@ -23,7 +23,6 @@ type fetchOp struct {
 	parts  []replica.FetchPartition
 
 	version   int16
-	listener  string
 	limits    replica.ReadLimits
 	needBytes int
 }
