@@ -147,12 +147,7 @@ type controllerLog struct{ *raft.Node }
 func (l controllerLog) EndOffset() int64 { return l.LogEndOffset() }
 
 func (l controllerLog) UpgradeKRaftVersion(epoch int32, version int16, validateOnly bool) (int64, error) {
-	end := l.LogEndOffset()
-	changed, err := l.Node.UpgradeKRaftVersion(context.Background(), epoch, version, validateOnly)
-	if err != nil || !changed {
-		return -1, err
-	}
-	return end + 1, nil // the level and the voters are one record each
+	return l.Node.UpgradeKRaftVersion(context.Background(), epoch, version, validateOnly)
 }
 
 // loaderListener hands what the quorum commits to the loader.

@@ -84,22 +84,19 @@ func (a *accumulator) schedule() {
 }
 
 // control adds a control batch. It may be written as soon as what was prepared before it may.
-func (a *accumulator) control(ts int64, msgs []message.Message) error {
+func (a *accumulator) control(ts int64, msgs []message.Message) (last int64, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.epoch < 0 {
-		return nil // no longer the leader
-	}
 	b, err := controlBatch(a.next, a.epoch, ts, msgs)
 	if err != nil {
-		return err
+		return -1, err
 	}
 	if a.allowed == len(a.batches) {
 		a.allowed++
 	}
 	a.batches = append(a.batches, pendingBatch{data: b, control: msgs})
 	a.next = b.NextOffset()
-	return nil
+	return a.next - 1, nil
 }
 
 // drain takes what may be written.

@@ -84,10 +84,11 @@ type Core struct {
 	peers       map[int32]*peer
 	correlation uint64
 
-	out       []Effect
-	deadline  time.Time
-	started   bool
-	persisted *ElectionState // what quorum-state says, nil when there is no such file
+	out         []Effect
+	deadline    time.Time
+	started     bool
+	persisted   *ElectionState // what quorum-state says, nil when there is no such file
+	unpersisted bool           // it has to be written before the next effect
 	// told is what LeaderChanged said last.
 	told LeaderChanged
 }
@@ -165,10 +166,14 @@ func (c *Core) Step(now time.Time, ev Event) []Effect {
 	}
 	c.poll(now)
 	c.tellLeader()
+	c.flushElection()
 	return c.out
 }
 
-func (c *Core) emit(e Effect) { c.out = append(c.out, e) }
+func (c *Core) emit(e Effect) {
+	c.flushElection()
+	c.out = append(c.out, e)
+}
 
 // Deadline is when the next Ticked is due at the latest; zero is never.
 func (c *Core) Deadline() time.Time { return c.deadline }
@@ -233,15 +238,22 @@ func (c *Core) election() ElectionState {
 	return ElectionState{Epoch: c.epoch, LeaderID: c.leader, Voted: c.voted}
 }
 
-// persist has the election state written, unless the file says just that. Memory already has it, but nothing that follows in
-// this step's effects is done before the disk has it too.
-func (c *Core) persist() {
+// persist has the election state written before anything else that this step has done from now on. Memory already has it.
+// Several changes in a row, as when a lone voter elects itself, are written as one: what was in between bound nobody.
+func (c *Core) persist() { c.unpersisted = true }
+
+// flushElection emits the write that persist asked for, unless the file says just that.
+func (c *Core) flushElection() {
+	if !c.unpersisted {
+		return
+	}
+	c.unpersisted = false
 	if c.persisted != nil && *c.persisted == c.election() {
 		return
 	}
 	e := c.election()
 	c.persisted = &e
-	c.emit(PersistElection{State: c.election(), Version: c.view.lastVersion(), Voters: c.view.lastVoters()})
+	c.out = append(c.out, PersistElection{State: e, Version: c.view.lastVersion(), Voters: c.view.lastVoters()})
 }
 
 func (c *Core) randomElectionTimeout() time.Duration {

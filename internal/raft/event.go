@@ -67,12 +67,13 @@ type (
 	PeerLost struct{ ID int32 }
 	// ResignAsked asks a leader of Epoch to step down.
 	ResignAsked struct{ Epoch int32 }
-	// UpgradeAsked asks the leader of Epoch to raise kraft.version; Done gets the offset to wait for, or an error.
+	// UpgradeAsked asks the leader of Epoch to raise kraft.version. Done gets the offset of the last record of the change, -1
+	// when there is none to make, or an error.
 	UpgradeAsked struct {
 		Epoch        int32
 		Version      int16
 		ValidateOnly bool
-		Done         func(changed bool, err error)
+		Done         func(last int64, err error)
 	}
 	// ShutdownAsked asks the node to leave: a leader resigns and tells the others.
 	ShutdownAsked struct{}
@@ -188,8 +189,11 @@ type (
 	}
 	// StopLeading closes the accumulator; what is not yet in the log is dropped.
 	StopLeading struct{ Epoch int32 }
-	// AppendControl appends a control batch as leader. Written follows.
-	AppendControl struct{ Control []message.Message }
+	// AppendControl appends a control batch as leader. Done, if any, is told its last offset at once. Written follows.
+	AppendControl struct {
+		Control []message.Message
+		Done    func(last int64, err error)
+	}
 	// AppendFetched appends batches as they are and, if Sync, syncs them. Stored follows.
 	AppendFetched struct {
 		Batches []byte

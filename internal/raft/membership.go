@@ -162,7 +162,7 @@ func (c *Core) apiVersionsAnswered(now time.Time, p *peer, r *kmsg.ApiVersionsRe
 		return true
 	}
 	c.lead.changing = true
-	c.emit(AppendControl{[]message.Message{votersRecord(voters)}})
+	c.emit(AppendControl{Control: []message.Message{votersRecord(voters)}})
 	return true
 }
 
@@ -206,7 +206,7 @@ func (c *Core) handleRemoveVoter(now time.Time, ev Requested, r *kmsg.RemoveRaft
 	}
 	c.lead.changing = true
 	c.lead.remove = &removeVoter{ev: ev, offset: -1, until: now.Add(c.cfg.RequestTimeout)}
-	c.emit(AppendControl{[]message.Message{votersRecord(voters)}})
+	c.emit(AppendControl{Control: []message.Message{votersRecord(voters)}})
 }
 
 // handleUpdateVoter takes what a voter says about its endpoints and versions. At kraft.version 0 there is no record for it; the
@@ -262,14 +262,14 @@ func (c *Core) handleUpdateVoter(now time.Time, ev Requested, r *kmsg.UpdateRaft
 	}
 	c.lead.changing = true
 	c.lead.update = &updateVoter{ev: ev, offset: -1, until: now.Add(c.cfg.RequestTimeout)}
-	c.emit(AppendControl{[]message.Message{votersRecord(voters)}})
+	c.emit(AppendControl{Control: []message.Message{votersRecord(voters)}})
 }
 
 // upgrade raises kraft.version from 0 to 1: voters move from the configuration into the log. The leader needs to know every
 // voter's directory id and versions for that; voters have told it in UpdateRaftVoter.
 func (c *Core) upgrade(now time.Time, ev UpgradeAsked) {
 	fail := func(e *api.Error, format string, args ...any) {
-		ev.Done(false, api.WithMessage(e, format, args...))
+		ev.Done(-1, api.WithMessage(e, format, args...))
 	}
 	version := c.view.lastVersion()
 	switch {
@@ -277,7 +277,7 @@ func (c *Core) upgrade(now time.Time, ev UpgradeAsked) {
 		fail(api.ErrNotLeaderOrFollower, "Upgrade kraft version failed because the replica is not the current leader")
 		return
 	case ev.Version == version:
-		ev.Done(false, nil)
+		ev.Done(-1, nil)
 		return
 	case ev.Version < version:
 		fail(api.ErrInvalidUpdateVersion, "Invalid upgrade from kraft.version %d to lower version %d", version, ev.Version)
@@ -307,12 +307,11 @@ func (c *Core) upgrade(now time.Time, ev UpgradeAsked) {
 		return
 	}
 	if ev.ValidateOnly {
-		ev.Done(false, nil)
+		ev.Done(-1, nil)
 		return
 	}
 	c.lead.changing = true
-	c.emit(AppendControl{[]message.Message{kraftVersionRecord(ev.Version), votersRecord(voters)}})
-	ev.Done(true, nil)
+	c.emit(AppendControl{Control: []message.Message{kraftVersionRecord(ev.Version), votersRecord(voters)}, Done: ev.Done})
 }
 
 // voterChangeWritten is called when new voters are in the log.

@@ -469,26 +469,26 @@ func (n *Node) LeaderEndpoint(listener string) (e Endpoint, ok bool) {
 // KRaftVersion is the level of the feature kraft.version in force.
 func (n *Node) KRaftVersion() int16 { return n.state.Load().version }
 
-// UpgradeKRaftVersion raises the feature kraft.version, as UpdateFeatures asks for. changed is false when there was nothing to
-// do. The change is written next and counts from then on; it is committed like any other record.
-func (n *Node) UpgradeKRaftVersion(ctx context.Context, epoch int32, version int16, validateOnly bool) (changed bool, err error) {
+// UpgradeKRaftVersion raises the feature kraft.version, as UpdateFeatures asks for. It returns the offset of the last record of
+// the change, which is done when that is committed; -1 when there was nothing to do.
+func (n *Node) UpgradeKRaftVersion(ctx context.Context, epoch int32, version int16, validateOnly bool) (offset int64, err error) {
 	type result struct {
-		changed bool
-		err     error
+		last int64
+		err  error
 	}
 	done := make(chan result, 1)
-	if !n.post(UpgradeAsked{Epoch: epoch, Version: version, ValidateOnly: validateOnly, Done: func(changed bool, err error) {
-		done <- result{changed, err}
+	if !n.post(UpgradeAsked{Epoch: epoch, Version: version, ValidateOnly: validateOnly, Done: func(last int64, err error) {
+		done <- result{last, err}
 	}}) {
-		return false, errStopped
+		return -1, errStopped
 	}
 	select {
 	case r := <-done:
-		return r.changed, r.err
+		return r.last, r.err
 	case <-n.ended:
-		return false, errStopped
+		return -1, errStopped
 	case <-ctx.Done():
-		return false, ctx.Err()
+		return -1, ctx.Err()
 	}
 }
 

@@ -256,3 +256,40 @@ func noRecords(n int) []message.Versioned {
 	}
 	return list
 }
+
+func BenchmarkCommit(b *testing.B) {
+	for _, c := range []struct {
+		name     string
+		inflight int
+	}{{"one at a time", 1}, {"64 in flight", 64}} {
+		b.Run(c.name, func(b *testing.B) {
+			t := &testing.T{}
+			o := dynamicOptions(t, b.TempDir())
+			n, err := Open(b.Context(), o)
+			if err != nil {
+				b.Fatal(err)
+			}
+			rec := newRecorder()
+			n.Register(rec)
+			var last int64
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				if last, err = n.Append(1, noRecords(1)); err != nil {
+					b.Fatal(err)
+				}
+				rec.mu.Lock()
+				for rec.next+int64(c.inflight) <= last+1 && rec.next <= last {
+					rec.changed.Wait()
+				}
+				rec.batches = rec.batches[:0]
+				rec.mu.Unlock()
+			}
+			rec.mu.Lock()
+			for rec.next <= last {
+				rec.changed.Wait()
+			}
+			rec.mu.Unlock()
+			shutdown(t, n)
+		})
+	}
+}

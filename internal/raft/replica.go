@@ -101,7 +101,8 @@ func (r *replica) do(e Effect) error {
 	case BecomeLeader:
 		r.gen++
 		r.acc.open(e.Epoch, r.store.log.EndOffset())
-		return r.acc.control(r.now().UnixMilli(), e.Control)
+		_, err := r.acc.control(r.now().UnixMilli(), e.Control)
+		return err
 	case StopLeading:
 		r.gen++
 		r.acc.close()
@@ -116,7 +117,11 @@ func (r *replica) do(e Effect) error {
 			r.then(Synced{r.store.log.EndOffset()})
 		}
 	case AppendControl:
-		return r.acc.control(r.now().UnixMilli(), e.Control)
+		last, err := r.acc.control(r.now().UnixMilli(), e.Control)
+		if e.Done != nil {
+			e.Done(last, err)
+		}
+		return err
 	case AppendFetched:
 		return r.appendFetched(e)
 	case Truncate:
