@@ -21,18 +21,18 @@ import (
 
 // startBroker registers the broker, opens its logs and connects everything that serves clients.
 func (n *Node) startBroker(ctx context.Context) error {
-	if err := n.await(ctx, n.caughtUp()); err != nil {
+	// As in Kafka, one bound for all that needs a controller: without a leader of the quorum there is nobody to register with.
+	bound, cancel := context.WithTimeoutCause(ctx, n.cfg.InitialRegistrationTimeout,
+		fmt.Errorf("no controller has let this broker register within %v (initial.broker.registration.timeout.ms)", n.cfg.InitialRegistrationTimeout))
+	defer cancel()
+	if err := n.await(bound, n.caughtUp()); err != nil {
 		return err
 	}
 	n.enter(telemetry.Registration)
 	if err := n.startLifecycle(); err != nil {
 		return err
 	}
-	bound, cancel := context.WithTimeoutCause(ctx, n.cfg.InitialRegistrationTimeout,
-		fmt.Errorf("the controller has not let this broker register within %v (initial.broker.registration.timeout.ms)", n.cfg.InitialRegistrationTimeout))
-	err := n.await(bound, n.lifecycle.CaughtUp())
-	cancel()
-	if err != nil {
+	if err := n.await(bound, n.lifecycle.CaughtUp()); err != nil {
 		return err
 	}
 	n.enter(telemetry.Recovery)

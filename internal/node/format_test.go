@@ -105,7 +105,7 @@ func snapshotRecords(t *testing.T, dir string) ([]message.Versioned, *raft.Snaps
 	}
 }
 
-func json(records []message.Versioned) string {
+func jsonOf(records []message.Versioned) string {
 	var b []byte
 	for _, r := range records {
 		b = r.Message.AppendJSON(append(b, '\n'), r.Version)
@@ -152,8 +152,8 @@ func TestFormatIsKafkas(t *testing.T) {
 		if size != kafkaSize {
 			t.Errorf("%s: snapshot of %d bytes, want %d", name, size, kafkaSize)
 		}
-		if json(ours) != json(kafkas) {
-			t.Errorf("%s: records%s\nwant%s", name, json(ours), json(kafkas))
+		if jsonOf(ours) != jsonOf(kafkas) {
+			t.Errorf("%s: records%s\nwant%s", name, jsonOf(ours), jsonOf(kafkas))
 		}
 		if r.KRaftVersion() != k.KRaftVersion() || len(r.Voters()) != len(k.Voters()) {
 			t.Errorf("%s: kraft.version %d with voters %v, want %d with %v", name, r.KRaftVersion(), r.Voters(), k.KRaftVersion(), k.Voters())
