@@ -62,7 +62,9 @@ func newCluster(t *testing.T) *cluster {
 	return &cluster{t: t, nodes: map[int32]*Node{}, disks: map[int32]*vfs.Mem{}, cut: map[int32]bool{}}
 }
 
-func (c *cluster) key(id int32) ReplicaKey { return ReplicaKey{id, uuid.UUID{0: 1, 8: 1, 15: byte(id)}} }
+func (c *cluster) key(id int32) ReplicaKey {
+	return ReplicaKey{id, uuid.UUID{0: 1, 8: 1, 15: byte(id)}}
+}
 
 func (c *cluster) endpoints(id int32) []Endpoint {
 	return []Endpoint{{"CONTROLLER", "host", uint16(9000 + id)}}
