@@ -21,6 +21,11 @@ func (b *Broker) apiVersions(r *network.Request, q *kmsg.ApiVersionsRequest) kms
 		resp.ErrorCode = api.ErrInvalidRequest.Code
 		return resp
 	}
+	if q.Version >= 5 && (q.ClusterID == nil) != (q.NodeID < 0) {
+		// Half of an identity says nothing (KIP-1242).
+		resp.ErrorCode = api.ErrInvalidRequest.Code
+		return resp
+	}
 	if q.Version >= 5 && (q.ClusterID != nil && *q.ClusterID != b.clusterID || q.NodeID >= 0 && q.NodeID != b.nodeID) {
 		// KIP-1242: the client has reached another node than it meant to.
 		resp.ErrorCode = api.ErrRebootstrapRequired.Code

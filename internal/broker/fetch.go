@@ -2,6 +2,7 @@ package broker
 
 import (
 	"log/slog"
+	"slices"
 	"time"
 
 	"gregor/internal/api"
@@ -25,6 +26,8 @@ type fetchOp struct {
 	version   int16
 	limits    replica.ReadLimits
 	needBytes int
+	// follower is the id of the replica that fetches, -1 for consumers.
+	follower int32
 }
 
 func (b *Broker) fetch(r *network.Request) {
@@ -34,7 +37,7 @@ func (b *Broker) fetch(r *network.Request) {
 		r.Close(err)
 		return
 	}
-	op.r, op.version = r, r.Version
+	op.r, op.version, op.follower = r, r.Version, op.req.ReplicaID
 	b.Traffic.FetchRequests.Add(1)
 	cfg := b.config.Current()
 	q := &op.req
@@ -60,6 +63,9 @@ func (b *Broker) fetch(r *network.Request) {
 	if unknownIsolation {
 		op.resp.Reset(op.version)
 		op.resp.ErrorCode = api.CodeUnknownServerError
+		if op.version < 13 {
+			op.failAll(api.ErrUnknownServerError)
+		}
 		r.Reply(op)
 		return
 	}
@@ -151,6 +157,12 @@ func (op *fetchOp) read() (got int, settled bool) {
 			settled = true
 			continue
 		}
+		if op.follower >= 0 && !op.follows(p) {
+			p.Result = replica.FetchResult{Err: api.ErrNotLeaderOrFollower, HighWatermark: -1, LastStableOffset: -1,
+				LogStartOffset: -1, PreferredReadReplica: -1}
+			settled = true
+			continue
+		}
 		p.Partition.Read(p.Spec, limits, &p.Result)
 		n := p.Result.Size()
 		got += n
@@ -166,6 +178,25 @@ func (op *fetchOp) read() (got int, settled bool) {
 func (op *fetchOp) releaseResults() {
 	for i := range op.parts {
 		op.parts[i].Result.Release()
+	}
+}
+
+// follows says whether the broker that fetches has a replica of the partition to feed.
+func (op *fetchOp) follows(p *replica.FetchPartition) bool {
+	part := op.b.topicByNameOrID(p.Key.Topic, p.Key.TopicID).Partition(p.Key.Partition)
+	return part != nil && op.follower != op.b.nodeID && slices.Contains(part.Replicas, op.follower)
+}
+
+// failAll answers all that was asked for with an error.
+func (op *fetchOp) failAll(err *api.Error) {
+	var topic *api.FetchTopicResponse
+	for i, p := range op.wanted {
+		if i == 0 || op.wanted[i-1].Key.Topic != p.Key.Topic {
+			topic = op.resp.AddTopic(p.Key.Topic, p.Key.TopicID)
+		}
+		out := topic.Add(p.Key.Partition)
+		out.ErrorCode, out.HighWatermark, out.LastStableOffset, out.LogStartOffset, out.PreferredReadReplica = err.Code, -1, -1, -1, -1
+		out.AbortedTransactions = []api.AbortedTransaction{}
 	}
 }
 
@@ -226,6 +257,10 @@ func (op *fetchOp) fill(out *api.FetchPartitionResponse, p *replica.FetchPartiti
 func (op *fetchOp) fail(out *api.FetchPartitionResponse, p *replica.FetchPartition, err *api.Error) {
 	op.b.Traffic.FailedFetches.Add(1)
 	out.ErrorCode = err.Code
+	if err == api.ErrUnknownTopicOrPartition || err == api.ErrUnknownTopicID {
+		// Kafka answers these before it comes to read, with an empty list where a read has none.
+		out.AbortedTransactions = []api.AbortedTransaction{}
+	}
 	switch {
 	case err == api.ErrKafkaStorageError && op.version <= 5:
 		// Clients of that age do not know the code.

@@ -23,6 +23,11 @@ const (
 
 func (b *Broker) metadata(r *network.Request, q *kmsg.MetadataRequest) kmsg.Response {
 	resp := q.ResponseKind().(*kmsg.MetadataResponse)
+	if err := checkMetadataTopics(q); err != nil {
+		resp.ErrorCode, resp.ControllerID, resp.AuthorizedOperations = err.Code, -1, noAuthorizedOperations
+		resp.Topics = failedTopics(q, err)
+		return resp
+	}
 	img, listener := b.image(), r.Conn.Listener()
 	resp.ClusterID = &b.clusterID
 	resp.ControllerID = b.anyAliveBroker(img)
@@ -46,23 +51,20 @@ func (b *Broker) metadata(r *network.Request, q *kmsg.MetadataRequest) kmsg.Resp
 			resp.Topics = append(resp.Topics, view.topic(t))
 		}
 	default:
-		if err := checkMetadataTopics(q); err != nil {
-			resp.Topics = failedTopics(q, err)
-			break
-		}
 		b.requestedTopics(q, &view, resp)
 	}
 	return resp
 }
 
-// checkMetadataTopics refuses what versions before 12 cannot mean: topics by id.
+// checkMetadataTopics refuses what versions before 12 cannot mean, topics by id, and topics with neither name nor id.
 func checkMetadataTopics(q *kmsg.MetadataRequest) *api.Error {
-	if q.Version >= 12 {
-		return nil
-	}
+	byID := slices.ContainsFunc(q.Topics, func(t kmsg.MetadataRequestTopic) bool { return uuid.UUID(t.TopicID) != uuid.Zero })
 	for _, t := range q.Topics {
-		if t.Topic == nil || uuid.UUID(t.TopicID) != uuid.Zero {
+		switch {
+		case q.Version < 12 && (t.Topic == nil || uuid.UUID(t.TopicID) != uuid.Zero):
 			return api.ErrInvalidRequest
+		case t.Topic == nil && !byID:
+			return api.ErrUnknownServerError
 		}
 	}
 	return nil
@@ -75,7 +77,7 @@ func failedTopics(q *kmsg.MetadataRequest, err *api.Error) []kmsg.MetadataRespon
 		if name == nil {
 			name = kmsg.StringPtr("")
 		}
-		out = append(out, kmsg.MetadataResponseTopic{ErrorCode: err.Code, Topic: name, AuthorizedOperations: noAuthorizedOperations})
+		out = append(out, kmsg.MetadataResponseTopic{ErrorCode: err.Code, Topic: name, TopicID: t.TopicID, AuthorizedOperations: noAuthorizedOperations})
 	}
 	return out
 }

@@ -31,7 +31,7 @@ func unsupportedTimestamp(ts int64, version int16) bool {
 	case ts == timestampEarliestPendingUpload:
 		return version < 11
 	default:
-		return false
+		return true
 	}
 }
 
@@ -61,7 +61,14 @@ func (b *Broker) listOffsets(r *network.Request, q *kmsg.ListOffsetsRequest) kms
 		rt := kmsg.ListOffsetsResponseTopic{Topic: t.Topic}
 		for _, p := range t.Partitions {
 			rp := kmsg.ListOffsetsResponseTopicPartition{Partition: p.Partition, Timestamp: -1, Offset: -1, LeaderEpoch: -1}
-			found, err := b.offsetFor(t.Topic, p, kind, q, seen[tp{t.Topic, p.Partition}] > 1)
+			times := seen[tp{t.Topic, p.Partition}]
+			if times == 0 {
+				continue // one answer, an error, for all of its duplicates
+			}
+			if times > 1 {
+				seen[tp{t.Topic, p.Partition}] = 0
+			}
+			found, err := b.offsetFor(t.Topic, p, kind, q, times > 1)
 			if err != nil {
 				rp.ErrorCode = api.CodeOf(err)
 			} else {
@@ -85,6 +92,10 @@ func (b *Broker) offsetFor(topic string, p kmsg.ListOffsetsRequestTopicPartition
 	part, err := b.replicas.Partition(topic, p.Partition)
 	if err != nil {
 		return replica.OffsetFound{}, err
+	}
+	if p.Timestamp == timestampEarliestPendingUpload {
+		// Nothing waits for an upload where there is no tiered storage.
+		return replica.OffsetFound{Offset: -1, Timestamp: -1, LeaderEpoch: -1}, nil
 	}
 	found, err := part.Offset(p.Timestamp, kind, q.IsolationLevel == 1, p.CurrentLeaderEpoch)
 	if errors.Is(err, api.ErrOffsetNotAvailable) && q.Version < 5 {
@@ -154,7 +165,10 @@ func (b *Broker) describeProducers(r *network.Request, q *kmsg.DescribeProducers
 			rp := kmsg.DescribeProducersResponseTopicPartition{Partition: id}
 			if err := b.producersOf(t.Topic, id, &rp); err != nil {
 				rp.ErrorCode = api.CodeOf(err)
-				rp.ErrorMessage = kmsg.StringPtr(api.MessageOf(err))
+				// A partition that a known topic does not have gets no message.
+				if err != api.ErrUnknownTopicOrPartition || b.image().Topics.ByName(t.Topic) == nil {
+					rp.ErrorMessage = kmsg.StringPtr(api.MessageOf(err))
+				}
 			}
 			rt.Partitions = append(rt.Partitions, rp)
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"gregor/internal/api"
@@ -112,7 +113,8 @@ func (op *produceOp) append(topic *replica.Topic, t *api.ProduceTopic, p *api.Pr
 		err := op.b.missing(t.Name, t.TopicID, p.Index)
 		return none, nil, err
 	}
-	if err := checkProduced(p.Records, op.req.Version); err != nil {
+	batch, err := checkProduced(p.Records, op.req.Version)
+	if err != nil {
 		return none, nil, err
 	}
 	if op.req.Acks < -1 || op.req.Acks > 1 {
@@ -121,7 +123,11 @@ func (op *produceOp) append(topic *replica.Topic, t *api.ProduceTopic, p *api.Pr
 	if isInternalTopic(topic.Name()) && op.r.ClientID != adminClientID {
 		return none, nil, api.ErrInvalidTopicException
 	}
-	if record.Batch(p.Records).IsTransactional() {
+	if batch.IsTransactional() {
+		if op.req.TransactionalID == nil {
+			// Who writes to a transaction must say to which, or Kafka cannot ask whether he may.
+			return none, nil, api.ErrTransactionalIDAuthorizationFailed
+		}
 		// A transactional write is accepted once the transaction coordinator has vouched for it (KIP-890), and there is none.
 		return none, nil, api.ErrInvalidTxnState
 	}
@@ -129,30 +135,31 @@ func (op *produceOp) append(topic *replica.Topic, t *api.ProduceTopic, p *api.Pr
 	if headerOnly {
 		validation = log.Header
 	}
-	info, err := part.Append(p.Records, replica.AppendOptions{
+	info, err := part.Append(batch, replica.AppendOptions{
 		Origin: log.Client, RequiredAcks: op.req.Acks, MinISR: int(topic.Config().MinInsyncReplicas),
 		LeaderEpoch: -1, Validation: validation, TransactionVersion: op.b.transactionVersion()})
 	return info, part, err
 }
 
-// checkProduced does the checks that come before the partition is even looked at (Kafka's ProduceRequest.validateRecords).
-func checkProduced(records []byte, version int16) error {
-	if len(records) == 0 {
-		return fmt.Errorf("produce v%d must have at least one record batch: %w", version, api.ErrInvalidRecord)
-	}
-	batch, rest, err := record.Next(records)
-	if err != nil {
-		return fmt.Errorf("%w: %w", err, api.ErrInvalidRecord)
-	}
+// checkProduced does the checks that come before the partition is even looked at (Kafka's ProduceRequest.validateRecords), and
+// returns the one batch that is to be appended.
+func checkProduced(records []byte, version int16) (record.Batch, error) {
+	batch, err := record.Single(records, version)
 	switch {
-	case batch.Magic() != 2:
-		return fmt.Errorf("produce v%d with magic %d: %w", version, batch.Magic(), api.ErrInvalidRecord)
+	case errors.Is(err, record.ErrCorrupt):
+		// The bytes where the size and the magic should be have neither.
+		if e, ok := errors.AsType[*record.Error](err); ok {
+			return nil, api.WithMessage(api.ErrCorruptMessage, "%s", strings.ToUpper(e.Message[:1])+e.Message[1:])
+		}
+		return nil, api.ErrCorruptMessage
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", err, api.ErrInvalidRecord)
 	case batch.Codec() == record.Zstd && version < 7:
-		return api.ErrUnsupportedCompressionType
-	case len(rest) > 0:
-		return fmt.Errorf("produce v%d must have exactly one record batch: %w", version, api.ErrInvalidRecord)
+		return nil, api.ErrUnsupportedCompressionType
+	case batch.Codec() > record.Zstd && version < 7:
+		return nil, api.ErrUnknownServerError
 	}
-	return nil
+	return batch, nil
 }
 
 // fail writes the result of a partition that could not be appended to.
@@ -162,10 +169,15 @@ func (op *produceOp) fail(t *api.ProduceTopic, p *api.ProducePartitionResponse, 
 	p.ErrorCode = api.CodeOf(err)
 	p.LogStartOffset = op.failedLogStart(err, info)
 	if invalid, ok := errors.AsType[*log.InvalidRecordError](err); ok {
-		msg := invalid.Error()
+		msg := api.MessageOf(err)
 		p.ErrorMessage = &msg
 		for _, e := range invalid.Records {
 			p.RecordErrors = append(p.RecordErrors, api.RecordError{BatchIndex: e.BatchIndex, Message: &e.Message})
+		}
+	}
+	if errors.Is(err, api.ErrCorruptMessage) && info.LogStartOffset < 0 {
+		if msg := api.MessageOf(err); msg != api.ErrCorruptMessage.Message {
+			p.ErrorMessage = &msg
 		}
 	}
 	if p.ErrorCode == api.CodeUnknownServerError {

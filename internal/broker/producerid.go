@@ -119,6 +119,8 @@ func (b *Broker) initProducerID(_ *network.Request, q *kmsg.InitProducerIDReques
 		reply(resp)
 	}
 	switch {
+	case q.TransactionalID != nil && *q.TransactionalID == "":
+		fail(api.ErrInvalidRequest)
 	case q.TransactionalID != nil:
 		// Transactions need their coordinator, which this node does not have. This error makes clients give up at once.
 		fail(api.ErrUnsupportedVersion)

@@ -91,6 +91,10 @@ func (p *Partition) Read(spec FetchSpec, limits ReadLimits, res *FetchResult) {
 			return
 		}
 	}
+	if limits.MaxBytes < 0 || spec.MaxBytes < 0 {
+		res.fail(api.ErrUnknownServerError)
+		return
+	}
 	data, err := p.log.Read(spec.FetchOffset, min(limits.MaxBytes, int(spec.MaxBytes)), limits.Isolation, limits.MinOne)
 	if err != nil {
 		// OFFSET_OUT_OF_RANGE and the like carry no watermarks, as in Kafka.
