@@ -136,6 +136,7 @@ func (u *Consumer) startFetches(now time.Time) (wake time.Time) {
 	var unknown []*consumed
 	var resolve []*consumed
 	u.mu.Lock()
+	buffered := u.bufferedLeaders()
 	for _, tp := range slices.SortedFunc(mapKeys(u.parts), compareTP) {
 		p := u.parts[tp]
 		if p.inFlight || p.resolving || p.paused || p.data != nil {
@@ -161,7 +162,9 @@ func (u *Consumer) startFetches(now time.Time) (wake time.Time) {
 			continue
 		}
 		leader := t.Partitions[i].Leader
-		if !u.fetching[leader] {
+		// While other partitions of this broker wait to be polled, only what is known to have data is fetched: a fetch of idle
+		// partitions would wait on the broker, and the others, once polled, behind it.
+		if !u.fetching[leader] && (!buffered[leader] || p.lag != 0) {
 			byNode[leader] = append(byNode[leader], want{p, t, &t.Partitions[i], p.position})
 		}
 	}
@@ -213,6 +216,20 @@ func (u *Consumer) startFetches(now time.Time) (wake time.Time) {
 		})
 	}
 	return wake
+}
+
+// bufferedLeaders are the brokers of whose partitions fetched data waits to be polled. mu is held.
+func (u *Consumer) bufferedLeaders() map[int32]bool {
+	out := map[int32]bool{}
+	for tp, p := range u.parts {
+		if p.data == nil || p.paused {
+			continue
+		}
+		if t, ok := u.c.meta.get(tp.Topic); ok && int(tp.Partition) < len(t.Partitions) {
+			out[t.Partitions[tp.Partition].Leader] = true
+		}
+	}
+	return out
 }
 
 func mapKeys[K comparable, V any](m map[K]V) func(func(K) bool) {
