@@ -92,18 +92,14 @@ func (c Config) properties(dir string) *config.Properties {
 		addr = "localhost:0"
 	}
 	m := map[string]string{
-		"process.roles":                                    "broker,controller",
-		"node.id":                                          "1",
-		"log.dirs":                                         dir,
-		"listeners":                                        "PLAINTEXT://" + addr + ",CONTROLLER://localhost:0",
-		"controller.listener.names":                        "CONTROLLER",
-		"controller.quorum.bootstrap.servers":              "localhost:0",
-		"listener.security.protocol.map":                   "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-		"offsets.topic.replication.factor":                 "1",
-		"transaction.state.log.replication.factor":         "1",
-		"transaction.state.log.min.isr":                    "1",
-		"share.coordinator.state.topic.replication.factor": "1",
-		"share.coordinator.state.topic.min.isr":            "1",
+		"process.roles":                       "broker,controller",
+		"node.id":                             "1",
+		"log.dirs":                            dir,
+		"listeners":                           "PLAINTEXT://" + addr + ",CONTROLLER://localhost:0",
+		"controller.listener.names":           "CONTROLLER",
+		"controller.quorum.bootstrap.servers": "localhost:0",
+		"listener.security.protocol.map":      "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+		"offsets.topic.replication.factor":    "1",
 		// Programs start and stop members all the time; nobody wants to wait for a group to gather.
 		"group.initial.rebalance.delay.ms": "0",
 	}
