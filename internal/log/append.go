@@ -428,6 +428,9 @@ func (l *Log) addUnreplicatedLocked(t doneTxn) {
 // writeAt writes to the end of the segment. What a failed write left is cut off at once or, if that fails too, before the next
 // append. mu is held.
 func (l *Log) writeAt(seg *segment, b []byte, pos int64) error {
+	if err := l.appear(seg); err != nil {
+		return l.ioError("make a segment of", err)
+	}
 	f, err := seg.open(l.e.files)
 	if err != nil {
 		return l.ioError("append to", err)

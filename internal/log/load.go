@@ -49,12 +49,12 @@ func (e *engine) load(tp TopicPartition, dir string, parent *logDir, o loadOptio
 	}
 	l.start = max(o.start, 0)
 	if len(segs) == 0 {
-		seg, err := l.createSegment(l.start)
+		seg, err := l.firstSegment(l.start)
 		if err != nil {
 			return nil, err
 		}
 		segs = []*segment{seg}
-		l.touched = true
+		l.touched = l.start > 0
 	}
 	l.segments.Store(&segs)
 	l.start = max(l.start, segs[0].base)
@@ -63,7 +63,13 @@ func (e *engine) load(tp TopicPartition, dir string, parent *logDir, o loadOptio
 	active.jitter = e.jitter(min(o.cfg.SegmentJitter, o.cfg.SegmentAge))
 
 	sound := false
-	if o.clean {
+	if active.absent {
+		sound = true
+		l.end = position{offset: active.base, seg: active}
+		if err := l.dropSnapshots(0, func(int64) bool { return true }); err != nil {
+			return nil, err
+		}
+	} else if o.clean {
 		if sound, err = l.openTail(active); err != nil {
 			return nil, err
 		}

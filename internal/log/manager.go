@@ -637,7 +637,7 @@ func (m *Manager) chooseDir(id uuid.UUID) *logDir {
 // log directory offline for one partition.metadata that doesn't parse, so the file must be durable before it gets its name. That
 // happens for many new replicas at once in the background a moment later, or for one before its first append.
 func (e *engine) create(tp TopicPartition, dir string, parent *logDir, topicID uuid.UUID, cfg Config) (*Log, error) {
-	l := &Log{e: e, tp: tp, name: tp.String(), parent: parent, cutTo: -1, touched: true, meta: tp.Topic == MetadataTopic}
+	l := &Log{e: e, tp: tp, name: tp.String(), parent: parent, cutTo: -1, meta: tp.Topic == MetadataTopic}
 	l.dir.set(dir)
 	l.cfg.Store(&cfg)
 	if err := e.fs.MkdirAll(dir); err != nil {
@@ -650,11 +650,10 @@ func (e *engine) create(tp TopicPartition, dir string, parent *logDir, topicID u
 			return nil, err
 		}
 	}
-	seg, err := l.createSegment(0)
+	seg, err := l.firstSegment(0)
 	if err != nil {
 		return nil, err
 	}
-	seg.close(e.files, false)
 	l.segments.Store(&[]*segment{seg})
 	l.end = position{seg: seg}
 	l.hw = l.end

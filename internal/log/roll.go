@@ -136,6 +136,31 @@ func (l *Log) createSegment(base int64) (*segment, error) {
 	return seg, nil
 }
 
+// firstSegment is the segment of a log that has none: from offset 0 on its files are left to the first append, for many
+// replicas never see one. From other offsets on the file must be there, its name is all that tells the log's end.
+func (l *Log) firstSegment(base int64) (*segment, error) {
+	if base > 0 {
+		return l.createSegment(base)
+	}
+	seg := newSegment(&l.dir, base)
+	seg.absent = true
+	l.fresh(seg)
+	return seg, nil
+}
+
+// appear makes the files of a segment that was absent. mu is held.
+func (l *Log) appear(seg *segment) error {
+	if !seg.absent {
+		return nil
+	}
+	if err := seg.log.create(l.e.files, seg.name(suffixLog).path()); err != nil {
+		return err
+	}
+	seg.absent = false
+	l.entries = true
+	return nil
+}
+
 // fresh sets a new segment's fields.
 func (l *Log) fresh(seg *segment) {
 	seg.size.Store(0)
@@ -247,6 +272,7 @@ func (l *Log) flushTo(upTo int64, all bool) error {
 		}
 	}
 	truncated := l.truncated
+	absent := segs[0].absent // then it is the only one
 	entries := l.entries || !l.dirSynced || len(snaps) > 0 || all
 	l.entries = false
 	l.mu.Unlock()
@@ -261,6 +287,9 @@ func (l *Log) flushTo(upTo int64, all bool) error {
 			}
 		}
 		for i, s := range segs[from:to] {
+			if absent && i == 0 {
+				continue
+			}
 			if err := s.sync(l.e.files, all || from+i < len(segs)-1); err != nil {
 				return err
 			}

@@ -29,6 +29,7 @@ type segment struct {
 	checked atomic.Bool
 
 	// Guarded by Log.mu; they matter for the active segment only.
+	absent     bool  // there are no files yet: a new replica's first segment is made when something is appended
 	sinceIndex int64 // bytes since the last index entry
 	created    int64 // ms
 	jitter     int64 // ms by which it is rolled early

@@ -305,8 +305,10 @@ func (l *Log) prepareClose() error {
 		if err := l.repairTail(); err != nil {
 			return err
 		}
-		if err := l.active().seal(l.e.files); err != nil {
-			return err
+		if seg := l.active(); !seg.absent {
+			if err := seg.seal(l.e.files); err != nil {
+				return err
+			}
 		}
 		if end > l.segs()[0].base || end > 0 {
 			// Producers expire by themselves, so a snapshot that is there already may be out of date, but it isn't wrong.
