@@ -121,6 +121,13 @@ func (n *Node) emitCluster(e *telemetry.Emitter) {
 	e.Gauge("kafka_server_raft_metrics_current_epoch", "Epoch of the metadata quorum.", float64(l.Epoch))
 	e.Gauge("kafka_server_raft_metrics_high_watermark", "Offset below which the metadata log is committed.", float64(n.raft.HighWatermark()))
 	e.Gauge("kafka_server_raft_metrics_log_end_offset", "End of the metadata log.", float64(n.raft.LogEndOffset()))
+	q := n.raft.Stats()
+	e.Gauge("kafka_server_raft_metrics_current_state", "Always 1; the label says what part the node has in the metadata quorum.", 1, "state", q.Role.String())
+	e.Gauge("kafka_server_raft_metrics_number_of_voters", "Voters of the metadata quorum.", float64(q.Voters))
+	e.Counter("kafka_server_raft_metrics_append_records_total", "Records appended to the metadata log as its leader.", float64(q.AppendedRecords))
+	e.Counter("kafka_server_raft_metrics_elections_total", "Elections that this node has won.", float64(q.Elections))
+	e.Counter("kafka_server_raft_metrics_log_syncs_total", "Syncs of the metadata log.", float64(q.Syncs))
+	e.Histogram("kafka_server_raft_metrics_commit_latency_seconds", "From the write of a batch to its commit.", q.CommitLatency)
 	img := n.loader.Image()
 	e.Gauge("kafka_server_broker_metadata_metrics_last_applied_record_offset", "Last metadata record that was applied.", float64(n.loader.LastAppliedOffset()))
 	active := 0.0

@@ -17,6 +17,7 @@ import (
 
 	"gregor/internal/api"
 	"gregor/internal/message"
+	"gregor/internal/telemetry"
 )
 
 // mailboxSize bounds the events that wait for the driver. Whoever has another one waits: the driver never waits for anybody
@@ -44,6 +45,7 @@ type Node struct {
 	left    chan struct{} // closed when the node may go after ShutdownAsked
 
 	state atomic.Pointer[nodeState]
+	stats stats
 
 	mu       sync.Mutex // guards the rest
 	nextID   uint64
@@ -71,6 +73,38 @@ type syncJob struct {
 type syncResult struct {
 	syncJob
 	err error
+}
+
+// stats is what a node counts.
+type stats struct {
+	appended, elections, syncs atomic.Int64
+	commit                     telemetry.Histogram
+	waiting                    []writtenAt // the driver's: what this leader wrote and is not committed
+}
+
+// writtenAt is when the log's end was written.
+type writtenAt struct {
+	end int64
+	at  time.Time
+}
+
+// Stats is what a node has counted since it started.
+type Stats struct {
+	Role            Role
+	Voters          int
+	AppendedRecords int64 // as a leader
+	Elections       int64 // that this node won
+	Syncs           int64 // of the log
+	CommitLatency   *telemetry.Histogram
+}
+
+// Stats tells what the node has counted since it started.
+func (n *Node) Stats() Stats {
+	s := n.state.Load()
+	return Stats{
+		Role: s.role, Voters: len(s.voters), AppendedRecords: n.stats.appended.Load(), Elections: n.stats.elections.Load(),
+		Syncs: n.stats.syncs.Load(), CommitLatency: &n.stats.commit,
+	}
 }
 
 // withDefaults fills in Kafka's defaults.
@@ -299,6 +333,7 @@ func (n *Node) run() {
 func (n *Node) runSyncer() {
 	defer close(n.syncEnd)
 	for job := range n.syncs {
+		n.stats.syncs.Add(1)
 		n.synced <- syncResult{job, n.r.store.log.Sync()}
 	}
 }
@@ -396,10 +431,35 @@ func (n *Node) reply(id uint64, resp kmsg.Response) {
 	}
 }
 
-func (n *Node) appended(epoch int32, batches []pendingBatch) { n.feed.appended(epoch, batches) }
-func (n *Node) truncated(offset int64, restarted bool)       { n.feed.truncated(offset, restarted) }
-func (n *Node) leaderChanged(l LeaderChanged)                { n.publish(); n.feed.leaderChanged(l) }
-func (n *Node) committed(offset int64)                       { n.publish(); n.feed.committed(offset) }
+func (n *Node) appended(epoch int32, batches []pendingBatch) {
+	last := batches[len(batches)-1].data
+	n.stats.appended.Add(last.NextOffset() - batches[0].data.BaseOffset())
+	n.stats.waiting = append(n.stats.waiting, writtenAt{last.NextOffset(), n.o.Clock.Now()})
+	n.feed.appended(epoch, batches)
+}
+
+func (n *Node) truncated(offset int64, restarted bool) { n.feed.truncated(offset, restarted) }
+
+func (n *Node) leaderChanged(l LeaderChanged) {
+	n.stats.waiting = nil
+	if l.EpochStart >= 0 {
+		n.stats.elections.Add(1)
+	}
+	n.publish()
+	n.feed.leaderChanged(l)
+}
+
+func (n *Node) committed(offset int64) {
+	now := n.o.Clock.Now()
+	w := n.stats.waiting
+	for len(w) > 0 && w[0].end <= offset {
+		n.stats.commit.Observe(now.Sub(w[0].at))
+		w = w[1:]
+	}
+	n.stats.waiting = w
+	n.publish()
+	n.feed.committed(offset)
+}
 
 // Register starts to tell l of what is committed, from the latest snapshot on.
 func (n *Node) Register(l Listener) { n.feed.register(l) }

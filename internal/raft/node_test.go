@@ -257,6 +257,64 @@ func noRecords(n int) []message.Versioned {
 	return list
 }
 
+// A full disk holds up a lone voter's writes, loses nothing, and is forgotten as soon as there is room.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	fs := vfs.NewMem()
+	voter := Voter{ReplicaKey: ReplicaKey{1, testDir}, Endpoints: []Endpoint{{"CONTROLLER", "localhost", 9093}}, KRaftVersions: KRaftVersions}
+	if err := fs.MkdirAll("/d"); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteBootstrapSnapshot(BootstrapOptions{FS: fs, Dir: "/d", KRaftVersion: 1, Voters: []Voter{voter}, Now: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	n, err := Open(t.Context(), Options{
+		FS: fs, Clock: clock.System, Logger: slog.New(slog.DiscardHandler), Rand: rand.New(rand.NewPCG(1, 2)),
+		Dir: "/d", ClusterID: "cluster", NodeID: 1, DirectoryID: testDir, Controller: true, Endpoints: voter.Endpoints,
+		OnFatal: func(err error) { t.Errorf("fatal: %v", err) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec := newRecorder()
+	n.Register(rec)
+	rec.wait(t, "start", func() bool { return rec.next == 3 })
+	fs.SetCapacity(fs.Used() + 100)
+	var last int64
+	for range 20 {
+		if last, err = n.Append(1, noRecords(2)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(50 * time.Millisecond)
+	if hw := n.HighWatermark(); hw > last {
+		t.Fatalf("high watermark %d with a full disk", hw)
+	}
+	fs.SetCapacity(-1)
+	rec.wait(t, "commit", func() bool { return rec.next == last+1 })
+	shutdown(t, n)
+	if len(rec.records) != 40 {
+		t.Errorf("%d records, want 40", len(rec.records))
+	}
+}
+
+func TestStats(t *testing.T) {
+	t.Parallel()
+	n := openMem(t, dynamicOptions(t, t.TempDir()), &memLog{})
+	rec := newRecorder()
+	n.Register(rec)
+	last, err := n.Append(1, noRecords(4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec.wait(t, "commit", func() bool { return rec.next == last+1 })
+	s := n.Stats()
+	if s.Role != Leader || s.Voters != 1 || s.AppendedRecords != 7 || s.Elections != 1 || s.CommitLatency.Count() != 2 {
+		t.Errorf("stats %+v, %d commits", s, s.CommitLatency.Count())
+	}
+	shutdown(t, n)
+}
+
 func BenchmarkCommit(b *testing.B) {
 	for _, c := range []struct {
 		name     string

@@ -31,7 +31,6 @@ type replica struct {
 	gen     int            // counts what makes a sync's result worthless: truncation, a new role
 	stalled []pendingBatch // taken from the accumulator and not written, because the disk is full
 	retryAt time.Time
-	since   time.Time // of the first failure of stalled
 }
 
 // environment is the world outside of the replica.
@@ -253,15 +252,17 @@ func (r *replica) drain(now time.Time) {
 			return
 		}
 		// Nothing was acknowledged. Others may have room: let them lead. Alone, wait for somebody to make room.
-		r.lg.Error("disk is full, the metadata log can't be written", "batches", len(batches), "err", err)
 		if r.stalled == nil {
-			r.since = now
+			r.lg.Error("disk is full, the metadata log can't be written, trying again", "err", err)
 		}
 		r.stalled, r.retryAt = batches, now.Add(stallRetry)
 		if len(r.core.Voters()) > 1 {
 			r.step(now, ResignAsked{r.core.LeaderAndEpoch().Epoch})
 		}
 		return
+	}
+	if r.stalled != nil {
+		r.lg.Info("the metadata log can be written again")
 	}
 	r.stalled = nil
 	r.dirty = true
