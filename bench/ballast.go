@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 
@@ -24,9 +25,14 @@ type ballast struct {
 func holdBallast(n int64) (*ballast, error) {
 	n += n/16 + 6*ballastStep
 	n -= n % ballastStep
-	mem, err := unix.Mmap(-1, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_POPULATE)
+	mem, err := unix.Mmap(-1, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
 		return nil, fmt.Errorf("hold %d bytes: %w", n, err)
+	}
+	// In huge pages, because a file system that writes large folios asks for memory in pieces as large.
+	_ = unix.Madvise(mem, unix.MADV_HUGEPAGE) // without them it is less exact
+	if err := unix.Madvise(mem, unix.MADV_POPULATE_WRITE); err != nil {
+		return nil, errors.Join(fmt.Errorf("touch %d bytes: %w", n, err), unix.Munmap(mem))
 	}
 	b := &ballast{mem: mem}
 	b.give(4 * ballastStep)

@@ -68,6 +68,8 @@ type bench struct {
 	figures []figure
 	tsv     io.Writer
 
+	batches map[string][]encoded // by what they are
+
 	admin  *conn // to the loaded node
 	topics int
 	last   *topic
@@ -101,7 +103,7 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	b := &bench{dir: *dir, port: *port, profiles: *profiles, quiet: *quiet, scale: 1, warmRounds: 2,
+	b := &bench{dir: *dir, port: *port, profiles: *profiles, quiet: *quiet, scale: 1, warmRounds: 2, batches: map[string][]encoded{},
 		restTime: 5 * time.Second, idleTime: 10 * time.Second, tinyTime: 5 * time.Second, e2eWarm: 3 * time.Second, e2eTime: 12 * time.Second,
 		command: strings.Join(append([]string{"go run ."}, args...), " ")}
 	if b.only, err = regexp.Compile(*only); err != nil {

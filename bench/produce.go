@@ -52,27 +52,49 @@ func produceRequest(t topic, first int, batches []record.Batch) *kmsg.ProduceReq
 	return q
 }
 
+// encoded is a batch and its size before compression.
+type encoded struct {
+	batch record.Batch
+	raw   int
+}
+
+// batchesOf makes the batches of a load, or gives those that were made before.
+func (b *bench) batchesOf(l produceLoad) ([]encoded, error) {
+	key := fmt.Sprint(l.batch, l.codec)
+	if have, ok := b.batches[key]; ok {
+		return have, nil
+	}
+	v := newValues(1)
+	var out []encoded
+	for size := 0; size < distinctBytes || len(out)%manyPartitions != 0; {
+		batch, raw, err := v.batch(l.batch, valueSize, l.codec)
+		if err != nil {
+			return nil, err
+		}
+		size += raw
+		out = append(out, encoded{batch, raw})
+	}
+	b.batches[key] = out
+	return out, nil
+}
+
 // frames encodes what one producer sends.
-func (l produceLoad) frames(t topic, seed uint64) ([]produceFrame, error) {
-	v := newValues(seed)
+func (b *bench) frames(l produceLoad, t topic) ([]produceFrame, error) {
+	all, err := b.batchesOf(l)
+	if err != nil {
+		return nil, err
+	}
 	var out []produceFrame
-	next := int(seed)
-	for have := int64(0); have < distinctBytes || next%t.partitions != int(seed)%t.partitions; {
+	for i := 0; i < len(all); i += l.perRequest {
 		var f produceFrame
 		var batches []record.Batch
-		for range l.perRequest {
-			b, raw, err := v.batch(l.batch, valueSize, l.codec)
-			if err != nil {
-				return nil, err
-			}
-			f.raw += int64(raw)
-			f.stored += int64(len(b))
-			f.records += int64(b.Count())
-			batches = append(batches, b)
+		for _, e := range all[i : i+l.perRequest] {
+			f.raw += int64(e.raw)
+			f.stored += int64(len(e.batch))
+			f.records += int64(e.batch.Count())
+			batches = append(batches, e.batch)
 		}
-		f.bytes = encode(produceRequest(t, next, batches))
-		next += l.perRequest
-		have += f.raw
+		f.bytes = encode(produceRequest(t, i, batches))
 		out = append(out, f)
 	}
 	return out, nil
@@ -84,20 +106,20 @@ type produced struct {
 }
 
 // fill produces l.bytes into t. It returns what a stopwatch says of the time between the first request and the last answer.
-func (l produceLoad) fill(s *server, t topic) (produced, lap, error) {
+func (b *bench) fill(s *server, name string, t topic, l produceLoad) (produced, lap, error) {
 	var sets [producers][]produceFrame
 	for i := range sets {
 		var err error
-		if sets[i], err = l.frames(t, uint64(i)); err != nil {
+		if sets[i], err = b.frames(l, t); err != nil {
 			return produced{}, lap{}, err
 		}
 	}
 	ratio := float64(sets[0][0].stored) / float64(sets[0][0].raw)
-	b, err := holdBallast(int64(float64(l.bytes) * ratio))
+	held, err := holdBallast(int64(float64(l.bytes) * ratio))
 	if err != nil {
 		return produced{}, lap{}, err
 	}
-	defer b.drop()
+	defer held.drop()
 	var conns [producers]*conn
 	for i := range conns {
 		if conns[i], err = s.connect(); err != nil {
@@ -105,6 +127,8 @@ func (l produceLoad) fill(s *server, t topic) (produced, lap, error) {
 		}
 		defer conns[i].close()
 	}
+	stop := b.profile(s, name)
+	defer stop()
 	w, err := startWatch(s.pid())
 	if err != nil {
 		return produced{}, lap{}, err
@@ -113,7 +137,7 @@ func (l produceLoad) fill(s *server, t topic) (produced, lap, error) {
 	var sums [producers]produced
 	var errs [producers]error
 	for i := range conns {
-		wg.Go(func() { sums[i], errs[i] = pump(conns[i], sets[i], l.bytes/producers, b) })
+		wg.Go(func() { sums[i], errs[i] = pump(conns[i], sets[i], l.bytes/producers, held) })
 	}
 	wg.Wait()
 	took, err := w.stop()
@@ -195,9 +219,7 @@ func (b *bench) produceWorkload(s *server, name string, l produceLoad) (topic, p
 	if err := b.settle(s); err != nil {
 		return t, produced{}, err
 	}
-	stop := b.profile(s, name)
-	sum, took, err := l.fill(s, t)
-	stop()
+	sum, took, err := b.fill(s, name, t, l)
 	if err != nil {
 		return t, sum, fmt.Errorf("%s: %w", name, err)
 	}

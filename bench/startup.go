@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"syscall"
 	"time"
-
-	"gregor/internal/record"
 )
 
 // startLimit is how long a server may take to serve.
@@ -46,7 +44,7 @@ func (b *bench) startup(k kind) error {
 	if err != nil {
 		return err
 	}
-	sum, _, err := produceLoad{bytes: b.scaled(2 << 30), batch: 64 << 10, perRequest: 12, codec: record.None}.fill(s, t)
+	sum, _, err := b.fill(s, "fill", t, produceLoad{bytes: b.scaled(2 << 30), batch: 64 << 10, perRequest: 12})
 	if err != nil {
 		return err
 	}
