@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"gregor/internal/broker"
 	"gregor/internal/config"
 	"gregor/internal/coordinator/group"
@@ -52,7 +54,7 @@ func (n *Node) startBroker(ctx context.Context) error {
 		return err
 	}
 	served := &unfenced{node: n.cfg.NodeID, ch: make(chan struct{})}
-	if err := n.loader.Install(served); err != nil {
+	if err := n.loader.Install(served, &n.published); err != nil {
 		return err
 	}
 	n.lifecycle.ReadyToUnfence()
@@ -144,11 +146,24 @@ func (n *Node) openLogs(ctx context.Context) error {
 		ProducerIDExpiration: c.ProducerIDExpiration,
 		MaxRecordBytes:       c.Topic.MaxDecompressedMessageBytes,
 		DeleteDelay:          c.Topic.FileDeleteDelay,
+		MaxOpenFiles:         openFiles(),
+		CleanerBufferBytes:   c.CleanerDedupeBufferBytes,
 		Intervals: log.Intervals{RecoveryPoint: c.FlushOffsetCheckpoint, LogStart: c.FlushStartOffsetCheckpoint, HighWatermark: c.HighWatermarkCheckpoint,
 			Retention: c.RetentionCheckInterval, InitialDelay: c.InitialTaskDelay, ProducerExpiry: c.ProducerIDExpirationInterval, Clean: c.CleanerBackoff},
 		Rand: n.rand.generator(), Progress: progress.update, OnDirFailure: n.dirFailed,
 	})
 	return err
+}
+
+// openFiles bounds the segment files that are kept open: most of what the system allows this process, but not more than is
+// worth having. The rest is for connections, and for the files of the moment.
+func openFiles() int {
+	const most, least = 10_000, 128
+	var r unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
+		return most
+	}
+	return int(max(least, min(most, r.Cur/2)))
 }
 
 func (n *Node) topicConfig(img *metadata.Image, topic string) config.Topic {

@@ -69,6 +69,7 @@ type Node struct {
 	lifecycle  *broker.Lifecycle
 	// predecessor is set once the controller has been told that this broker's last life is over.
 	predecessor atomic.Bool
+	published   published
 	logs        *log.Manager
 	replicas    *replica.Manager
 	assigner    *broker.DirectoryAssigner
@@ -293,6 +294,7 @@ func (n *Node) stop(ctx context.Context) error {
 		}
 	}
 	n.bgStop()
+	n.published.close()
 	epoch := int64(-1)
 	if n.lifecycle != nil {
 		if n.cfg.ControlledShutdown && n.broker.Load() != nil {

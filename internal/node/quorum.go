@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -247,8 +248,89 @@ func (f forwarder) Forward(q kmsg.Request, deadline time.Time, reply func(kmsg.R
 			time.AfterFunc(forwardRetry, func() { f.Forward(q, deadline, reply) })
 			return
 		}
-		reply(r, err)
+		if err != nil || !changesMetadata(q) {
+			reply(r, err)
+			return
+		}
+		// What the reply tells of is committed. It goes out when this broker's own handlers know of it, too.
+		n.published.after(n.raft.HighWatermark()-1, func() { reply(r, nil) })
 	})
+}
+
+// changesMetadata says whether a client may look for what a request has changed. Requests of the broker itself, which must not
+// wait for their own effects, are none of these.
+func changesMetadata(q kmsg.Request) bool {
+	switch q.(type) {
+	case *kmsg.CreateTopicsRequest, *kmsg.DeleteTopicsRequest, *kmsg.CreatePartitionsRequest, *kmsg.IncrementalAlterConfigsRequest,
+		*kmsg.AlterConfigsRequest, *kmsg.AlterClientQuotasRequest, *kmsg.UpdateFeaturesRequest, *kmsg.CreateACLsRequest,
+		*kmsg.DeleteACLsRequest, *kmsg.AlterUserSCRAMCredentialsRequest, *kmsg.AlterPartitionAssignmentsRequest, *kmsg.ElectLeadersRequest:
+		return true
+	}
+	return false
+}
+
+// published lets replies wait for the metadata that this broker answers from: a client that has created a topic, or changed a
+// setting, then finds it on the broker that it asked. It is a publisher, and the last one, so that all others have acted. The
+// zero value lets everything through.
+//
+// Differs from Kafka: there the reply leaves at once, and the next request may still be answered from before.
+type published struct {
+	mu      sync.Mutex // guards all below
+	active  bool       // something has been published
+	closed  bool
+	offset  int64
+	waiting []pendingReply // by rising offset: commits come in order
+}
+
+type pendingReply struct {
+	offset int64
+	reply  func()
+}
+
+// after calls f when the metadata up to offset has been published.
+func (p *published) after(offset int64, f func()) {
+	p.mu.Lock()
+	if p.active && !p.closed && p.offset < offset {
+		p.waiting = append(p.waiting, pendingReply{offset, f})
+		p.mu.Unlock()
+		return
+	}
+	p.mu.Unlock()
+	f()
+}
+
+// Name implements metadata.Publisher.
+func (p *published) Name() string { return "replies" }
+
+// Publish implements metadata.Publisher.
+func (p *published) Publish(_ *metadata.Delta, img *metadata.Image, _ metadata.Manifest) {
+	p.mu.Lock()
+	p.active, p.offset = true, img.Offset
+	n := 0
+	for n < len(p.waiting) && p.waiting[n].offset <= p.offset {
+		n++
+	}
+	ready := p.waiting[:n:n]
+	p.waiting = p.waiting[n:]
+	if n > 0 && len(p.waiting) == 0 {
+		p.waiting = nil
+	}
+	p.mu.Unlock()
+	for _, r := range ready {
+		r.reply()
+	}
+}
+
+// close lets all replies go, and those that are still to come.
+func (p *published) close() {
+	p.mu.Lock()
+	p.closed = true
+	ready := p.waiting
+	p.waiting = nil
+	p.mu.Unlock()
+	for _, r := range ready {
+		r.reply()
+	}
 }
 
 func quorumRequest(q kmsg.Request) bool {
