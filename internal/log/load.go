@@ -16,6 +16,8 @@ import (
 // loadOptions say what is known about a directory before it is read.
 type loadOptions struct {
 	cfg Config
+	// topicID is Zero when partition.metadata has not been read yet.
+	topicID uuid.UUID
 	// clean: the node was stopped cleanly, so that nothing need be scanned.
 	clean bool
 	// recoveryPoint and start are the checkpointed offsets; start is -1 when there is none.
@@ -37,7 +39,9 @@ func (e *engine) load(tp TopicPartition, dir string, parent *logDir, o loadOptio
 	if files, err = l.tidy(files); err != nil {
 		return nil, err
 	}
-	if err := l.loadIdentity(); err != nil {
+	if o.topicID != uuid.Zero {
+		l.topicID.Store(&o.topicID)
+	} else if err := l.loadIdentity(); err != nil {
 		return nil, err
 	}
 	if err := l.epochs.load(e.fs, l.file(epochFile)); err != nil {
@@ -404,11 +408,11 @@ func (l *Log) openTail(seg *segment) (sound bool, err error) {
 		return false, nil
 	}
 	// The last batch is the one that a torn write would have hit.
-	buf := make([]byte, b.size)
-	if n, err := f.ReadAt(buf, b.pos); int64(n) < b.size {
+	e, err := h.whole(b)
+	if err != nil {
 		return false, err
 	}
-	if record.Entry(buf).Check() != nil {
+	if e.Check() != nil {
 		return false, nil
 	}
 	seg.setTimestamps(maxTs, maxTsLast)
@@ -539,8 +543,7 @@ func (l *Log) replaySegment(seg *segment, from, to int64) error {
 		}
 		e := b.entry
 		if e.Batch().IsControl() {
-			e = make(record.Entry, b.size)
-			if n, err := f.ReadAt(e, b.pos); int64(n) < b.size {
+			if e, err = h.whole(b); err != nil {
 				return err
 			}
 		}

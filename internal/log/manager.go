@@ -442,16 +442,17 @@ type checkpoints struct {
 
 func (m *Manager) loadOne(d *logDir, w loading, known *checkpoints, p *progress) error {
 	dir := d.file(w.name)
+	var id uuid.UUID
 	if m.o.Known != nil {
-		id, err := readPartitionMetadata(m.e.fs, dir)
-		if err != nil {
+		var err error
+		if id, err = readPartitionMetadata(m.e.fs, dir); err != nil {
 			return err
 		}
 		if id == uuid.Zero || !m.o.Known(w.tp, id) {
 			return m.straying(d, w, id, p)
 		}
 	}
-	o := loadOptions{cfg: m.o.TopicConfig(w.tp.Topic), clean: d.clean, recoveryPoint: known.points[w.tp], start: -1,
+	o := loadOptions{cfg: m.o.TopicConfig(w.tp.Topic), topicID: id, clean: d.clean, recoveryPoint: known.points[w.tp], start: -1,
 		recovering: func(total, done int64) { p.add(0, total, done) }}
 	if s, ok := known.starts[w.tp]; ok {
 		o.start = s

@@ -257,8 +257,7 @@ func (l *Log) replayRange(s *segment, from, to int64) error {
 		}
 		e := b.entry
 		if e.Batch().IsControl() {
-			e = make(record.Entry, b.size)
-			if n, err := f.ReadAt(e, b.pos); int64(n) < b.size {
+			if e, err = h.whole(b); err != nil {
 				return err
 			}
 		}

@@ -291,6 +291,22 @@ func (h *headerScan) close() {
 	}
 }
 
+// whole is the batch that next returned last, read now if it lies beyond what was read for its header.
+func (h *headerScan) whole(b batchHeader) (record.Entry, error) {
+	if b.pos >= h.from && b.pos+b.size <= h.from+h.n {
+		at := b.pos - h.from
+		return h.buf[at : at+b.size], nil
+	}
+	e := make(record.Entry, b.size)
+	if n, err := h.f.ReadAt(e, b.pos); int64(n) < b.size {
+		if err == nil || err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+		return nil, err
+	}
+	return e, nil
+}
+
 // next is io.EOF at the end. A batch that isn't whole before the end is record.ErrTruncated, one that cannot be is
 // record.ErrCorrupt.
 func (h *headerScan) next() (batchHeader, error) {
