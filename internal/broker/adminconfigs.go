@@ -338,7 +338,7 @@ func (b *Broker) entries(r *kmsg.DescribeConfigsRequestResource) ([]config.Entry
 		}
 		return current.DescribeGroup(own, r.ConfigNames), nil
 	}
-	return nil, invalidRequest("Unexpected resource type UNKNOWN for resource %s", r.ResourceName)
+	return nil, api.ErrInvalidRequest
 }
 
 func brokerName(name string) (int32, error) {

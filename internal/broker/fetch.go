@@ -270,7 +270,7 @@ func (op *fetchOp) fail(out *api.FetchPartitionResponse, p *replica.FetchPartiti
 	case op.version >= 16 && (err == api.ErrNotLeaderOrFollower || err == api.ErrFencedLeaderEpoch):
 		le, node := op.b.leader(op.r, op.b.topicByNameOrID(p.Key.Topic, p.Key.TopicID), p.Key.Partition)
 		out.CurrentLeader = &le
-		if node != nil {
+		if node != nil && op.follower < 0 {
 			op.resp.NodeEndpoints = addNode(op.resp.NodeEndpoints, *node)
 		}
 	}

@@ -73,10 +73,8 @@ func (m *features) update(req *kmsg.UpdateFeaturesRequest) (Result, error) {
 	for _, u := range req.FeatureUpdates {
 		kind := u.UpgradeType
 		if req.Version == 0 {
-			// v0 had a flag that Kafka takes for a safe downgrade.
-			if kind = upgrade; u.AllowDowngrade {
-				kind = safeDowngrade
-			}
+			// v0 has a flag that allows downgrades, but Kafka 4.4's controller does not look at it.
+			kind = upgrade
 		}
 		updates[u.Feature], kinds[u.Feature] = u.MaxVersionLevel, kind
 	}
@@ -100,7 +98,8 @@ func (m *features) update(req *kmsg.UpdateFeaturesRequest) (Result, error) {
 	if req.Version <= 1 {
 		for _, u := range req.FeatureUpdates {
 			r := kmsg.NewUpdateFeaturesResponseResult()
-			r.Feature = u.Feature
+			// Kafka's words for "no error".
+			r.Feature, r.ErrorMessage = u.Feature, kmsg.StringPtr("NONE")
 			resp.Results = append(resp.Results, r)
 		}
 	}

@@ -74,7 +74,13 @@ func (m *quotas) alter(req *kmsg.AlterClientQuotasRequest) (Result, error) {
 		e := &req.Entries[i]
 		entity := make([]message.ClientQuotaRecordEntityData, 0, len(e.Entity))
 		for _, p := range e.Entity {
-			entity = append(entity, message.ClientQuotaRecordEntityData{EntityType: p.Type, EntityName: p.Name})
+			part := message.ClientQuotaRecordEntityData{EntityType: p.Type, EntityName: p.Name}
+			// Of two names of one type the last counts.
+			if i := slices.IndexFunc(entity, func(o message.ClientQuotaRecordEntityData) bool { return o.EntityType == p.Type }); i >= 0 {
+				entity[i] = part
+				continue
+			}
+			entity = append(entity, part)
 		}
 		key := entityKey(entity)
 		at, twice := seen[key]
@@ -87,9 +93,9 @@ func (m *quotas) alter(req *kmsg.AlterClientQuotasRequest) (Result, error) {
 		records = append(records, made...)
 		out := kmsg.NewAlterClientQuotasResponseEntry()
 		out.ErrorCode, out.ErrorMessage = wire(err)
-		for _, p := range e.Entity {
+		for _, p := range entity {
 			x := kmsg.NewAlterClientQuotasResponseEntryEntity()
-			x.Type, x.Name = p.Type, p.Name
+			x.Type, x.Name = p.EntityType, p.EntityName
 			out.Entity = append(out.Entity, x)
 		}
 		seen[key] = len(resp.Entries)
@@ -150,9 +156,6 @@ func quotaKeys(entity []message.ClientQuotaRecordEntityData) (map[string]bool, e
 	}
 	names := make(map[string]*string, len(entity))
 	for _, p := range entity {
-		if _, twice := names[p.EntityType]; twice {
-			return nil, api.WithMessage(api.ErrInvalidRequest, "Invalid client quota entity, duplicate entity entry %s", p.EntityType)
-		}
 		switch p.EntityType {
 		case entityUser, entityClientID, entityIP:
 		default:

@@ -74,6 +74,9 @@ func (m *topics) alterReassignment(name string, rp *kmsg.AlterPartitionAssignmen
 		record, changed := c.build()
 		return record, changed, nil
 	}
+	if err := m.checkAssignment(rp.Replicas, -1); err != nil {
+		return none, false, err
+	}
 	if !mayChangeFactor {
 		now := len(p.replicas)
 		if p.reassigning() {
@@ -88,9 +91,6 @@ func (m *topics) alterReassignment(name string, rp *kmsg.AlterPartitionAssignmen
 			return none, false, api.WithMessage(api.ErrInvalidReplicationFactor,
 				"The replication factor is changed from %d to %d", now, len(rp.Replicas))
 		}
-	}
-	if err := m.checkAssignment(rp.Replicas, -1); err != nil {
-		return none, false, err
 	}
 	replicas, removing, adding := reassignment(p.replicas, rp.Replicas)
 	if !slices.Equal(replicas, p.replicas) {

@@ -15,7 +15,10 @@ func (c *Core) handleDescribe(now time.Time, ev Requested, r *kmsg.DescribeQuoru
 	resp := r.ResponseKind().(*kmsg.DescribeQuorumResponse)
 	resp.Version = r.Version
 	fail := func(code int16) {
-		text := api.ErrorFor(code).Message
+		text, none := api.ErrorFor(code).Message, ""
+		if r.Version >= 2 {
+			resp.ErrorMessage = &none // the error is the partition's, the request has none
+		}
 		for _, t := range r.Topics {
 			out := kmsg.DescribeQuorumResponseTopic{Topic: t.Topic}
 			for _, p := range t.Partitions {
