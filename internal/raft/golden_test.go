@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"io"
 	"io/fs"
+	"log/slog"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -14,9 +16,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"log/slog"
-	"math/rand/v2"
 
 	"gregor/internal/clock"
 	"gregor/internal/message"
@@ -60,8 +59,8 @@ func unpack(t *testing.T, name string) string {
 				if data, err = io.ReadAll(tr); err == nil {
 					_, err = out.Write(bytes.TrimRight(data, "\x00"))
 				}
-				err = errorsJoin(err, out.Truncate(int64(len(data))))
-				err = errorsJoin(err, out.Close())
+				err = firstError(err, out.Truncate(int64(len(data))))
+				err = firstError(err, out.Close())
 			}
 		}
 		if err != nil {
@@ -70,7 +69,7 @@ func unpack(t *testing.T, name string) string {
 	}
 }
 
-func errorsJoin(a, b error) error {
+func firstError(a, b error) error {
 	if a != nil {
 		return a
 	}
@@ -126,7 +125,7 @@ func goldenOptions(t *testing.T, dir string) Options {
 	return o
 }
 
-// reassign copies a batch file with other timestamps, so that it can be compared with one written at another time.
+// setTimes copies a batch file with other timestamps, so that it can be compared with one written at another time.
 func setTimes(t *testing.T, data []byte, times []int64) []byte {
 	t.Helper()
 	var out []byte

@@ -61,13 +61,12 @@ func (r *replicaState) matches(k ReplicaKey) bool {
 
 // parkedFetch is a fetch that waits for records or for the high watermark to move.
 type parkedFetch struct {
-	ev       Requested
-	until    time.Time
-	offset   int64
-	hw       int64 // the follower's
-	knowsHW  bool  // it says what high watermark it has, so that it's worth an answer when that moves
-	replica  ReplicaKey
-	deadOnly bool
+	ev      Requested
+	until   time.Time
+	offset  int64
+	hw      int64 // the follower's
+	knowsHW bool  // it says what high watermark it has, so that it's worth an answer when that moves
+	replica ReplicaKey
 }
 
 func (c *Core) becomeLeader(now time.Time) {

@@ -580,6 +580,9 @@ func (n *Node) CreateSnapshot(id OffsetAndEpoch, lastContainedLogTime int64) (*S
 		return nil, a.err
 	}
 	st := n.r.store
+	if err := st.checkBatchStart(id.Offset); err != nil {
+		return nil, err
+	}
 	var w *SnapshotWriter
 	w, err := newSnapshotWriter(st.fs, st.dir, id, st.nonce(), lastContainedLogTime, a.version, a.voters, st.now,
 		func(id OffsetAndEpoch) error {

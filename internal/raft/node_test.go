@@ -208,6 +208,9 @@ func TestSnapshotReplacesTheLogsHead(t *testing.T) {
 	if _, err := n.CreateSnapshot(OffsetAndEpoch{10, 7}, 0); err == nil {
 		t.Fatal("snapshot of an epoch that isn't in the log was begun")
 	}
+	if _, err := n.CreateSnapshot(OffsetAndEpoch{2, 1}, 0); err == nil {
+		t.Fatal("snapshot that ends within a batch was begun")
+	}
 	w, err := n.CreateSnapshot(OffsetAndEpoch{10, 1}, 1234)
 	if err != nil || w == nil {
 		t.Fatalf("CreateSnapshot = %v, %v", w, err)

@@ -150,7 +150,7 @@ func (c *Core) responded(now time.Time, ev Responded) {
 // failed is told of a request without an answer.
 func (c *Core) failed(now time.Time, p *peer, ev Responded) {
 	if c.role == Leader && c.lead.add != nil && c.lead.add.correlation == ev.Correlation {
-		c.addVoterFailed(errRequestTimedOut, "Aborted add voter operation since the new voter did not answer API_VERSIONS")
+		c.addVoterFailed(codeRequestTimedOut, "Aborted add voter operation since the new voter did not answer API_VERSIONS")
 	}
 	if ev.Refused {
 		c.peerLost(now, p.ID)

@@ -3,12 +3,11 @@ package raft
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"syscall"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
-
-	"log/slog"
 
 	"gregor/internal/record"
 )
@@ -26,7 +25,6 @@ type replica struct {
 	pending []Event // events that effects gave rise to, to be stepped before others
 	failed  error   // set once, when the replica cannot go on
 
-	written int64          // end of what this leader wrote; what is not synced of it lies between synced and this
 	dirty   bool           // written but not synced
 	gen     int            // counts what makes a sync's result worthless: truncation, a new role
 	stalled []pendingBatch // taken from the accumulator and not written, because the disk is full
@@ -266,7 +264,6 @@ func (r *replica) drain(now time.Time) {
 	}
 	r.stalled = nil
 	r.dirty = true
-	r.written = r.store.log.EndOffset()
 	epoch := r.core.LeaderAndEpoch().Epoch
 	r.env.appended(epoch, batches)
 	ev := Written{}

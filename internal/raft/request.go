@@ -11,7 +11,6 @@ import (
 
 // Codes that the core answers or acts on.
 var (
-	codeUnknownServerError    = api.ErrUnknownServerError.Code
 	codeRequestTimedOut       = api.ErrRequestTimedOut.Code
 	codeBrokerNotAvailable    = api.ErrBrokerNotAvailable.Code
 	codeNotLeaderOrFollower   = api.ErrNotLeaderOrFollower.Code
@@ -26,9 +25,6 @@ var (
 	codeInvalidVoterKey       = api.ErrInvalidVoterKey.Code
 	codeDuplicateVoter        = api.ErrDuplicateVoter.Code
 	codeVoterNotFound         = api.ErrVoterNotFound.Code
-	codeInvalidUpdateVersion  = api.ErrInvalidUpdateVersion.Code
-	errRequestTimedOut        = codeRequestTimedOut
-	_                         = codeUnknownServerError
 )
 
 // request takes a request of another node.

@@ -237,7 +237,6 @@ type SnapshotReader struct {
 	pos      int64
 	next     int64 // offset within the file
 	buf      []byte
-	fill     int // bytes of buf in use
 	lastTime int64
 	version  int16
 	voters   VoterSet

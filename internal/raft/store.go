@@ -302,12 +302,6 @@ func (s *store) latestSnapshot() (OffsetAndEpoch, bool) {
 	return OffsetAndEpoch{}, false
 }
 
-func (s *store) hasSnapshot(id OffsetAndEpoch) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.ContainsFunc(s.snapshots, func(f snapshotFile) bool { return f.id == id })
-}
-
 func (s *store) addSnapshot(id OffsetAndEpoch, size int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -321,6 +315,26 @@ func (s *store) nonce() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.rand.Uint64()
+}
+
+// checkBatchStart says whether a batch begins at offset, or the log ends there. A replica that starts from a snapshot fetches
+// from its end on, and could not append a batch that begins before.
+func (s *store) checkBatchStart(offset int64) error {
+	if offset <= s.log.StartOffset() || offset >= s.log.EndOffset() {
+		return nil
+	}
+	data, err := s.log.Read(offset, 1)
+	if err != nil {
+		return fmt.Errorf("raft: read the log at %d: %w", offset, err)
+	}
+	b, _, err := record.Next(data)
+	if err != nil {
+		return fmt.Errorf("raft: read the log at %d: %w", offset, err)
+	}
+	if b.BaseOffset() != offset {
+		return fmt.Errorf("raft: a snapshot can't end at %d, within the batch %d to %d", offset, b.BaseOffset(), b.LastOffset())
+	}
+	return nil
 }
 
 // dropSnapshotsBefore renames older snapshots to .deleted; removeDeleted unlinks them later. Readers that have one open go on.

@@ -113,8 +113,7 @@ type tracer struct {
 	sent   map[string]Send // by kind and node, the last one
 	nextID uint64
 	acc    *accumulator // offsets of what a leader appends
-	writes []pendingBatch
-	size   int64 // of the download
+	size   int64        // of the download
 }
 
 func traceDir(id int32) uuid.UUID { return uuid.UUID{8: 1, 15: byte(id)} }

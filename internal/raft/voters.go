@@ -85,18 +85,6 @@ func (s VoterSet) Updated(v Voter) (VoterSet, bool) {
 	return s, false
 }
 
-// UpdatedIgnoringDirectory replaces the voter with this id: static voters are known without their directories.
-func (s VoterSet) UpdatedIgnoringDirectory(v Voter) (VoterSet, bool) {
-	for i, old := range s {
-		if old.ID == v.ID {
-			n := slices.Clone(s)
-			n[i] = v
-			return n, true
-		}
-	}
-	return s, false
-}
-
 // SupportsKRaftVersion says whether every voter supports the version.
 func (s VoterSet) SupportsKRaftVersion(version int16) bool {
 	for _, v := range s {
@@ -105,18 +93,6 @@ func (s VoterSet) SupportsKRaftVersion(version int16) bool {
 		}
 	}
 	return true
-}
-
-// overlapsMajority says whether every majority of a shares a voter with every majority of b, which holds when the sets
-// differ by at most one voter. It is what makes it safe to act on an uncommitted voter set.
-func (s VoterSet) overlapsMajority(o VoterSet) bool {
-	common := 0
-	for _, v := range s {
-		if w, ok := o.Get(v.ID); ok && w.DirectoryID == v.DirectoryID {
-			common++
-		}
-	}
-	return len(s)-common <= 1 && len(o)-common <= 1 && (len(s)-common == 0 || len(o)-common == 0)
 }
 
 // Equal compares voters, endpoints and versions.
