@@ -142,13 +142,6 @@ func (c *epochCache) clear() {
 	}
 }
 
-// snapshot returns a copy of the entries.
-func (c *epochCache) snapshot() []epochEntry {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Clone(c.entries)
-}
-
 // flush writes the file when it is out of date.
 func (c *epochCache) flush(fsys vfs.FS, name string, d durability) error {
 	c.mu.Lock()

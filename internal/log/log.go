@@ -3,7 +3,6 @@ package log
 import (
 	"fmt"
 	"log/slog"
-	"path"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -458,6 +457,3 @@ func (l *Log) incrementStart(offset int64, reason string) error {
 	l.e.logger.Info("log start offset moved", "partition", l.tp.String(), "offset", offset, "reason", reason)
 	return nil
 }
-
-// dirName is the last part of the directory's path.
-func (l *Log) dirName() string { return path.Base(l.dir.get()) }
