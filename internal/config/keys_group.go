@@ -38,7 +38,7 @@ var groupKeys = []Key{
 		"Milliseconds for which the group coordinator gathers records before it writes them; -1 adapts to the load."},
 	{"group.coordinator.background.threads", Int, "2", atLeast(1), High, ReadOnly,
 		"Threads for the background work of the group coordinator, such as assignments."},
-	{"group.coordinator.cached.buffer.max.bytes", Int, "1048588", atLeast(524288), Medium, ClusterWide,
+	{"group.coordinator.cached.buffer.max.bytes", Int, "1048588", atLeast(524288), Medium, ClusterWide | Honoured,
 		"Largest write buffer that the group coordinator keeps for reuse."},
 	{"group.coordinator.rebalance.protocols", List, "classic,consumer,streams", listOf{names: []string{"consumer", "classic", "share", "streams"}}, Medium, Honoured,
 		"Group protocols that the coordinator accepts; classic must be among them."},
