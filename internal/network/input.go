@@ -225,7 +225,8 @@ func (c *Conn) makeRoom() {
 		copy(in.buf.b, in.buf.b[in.r:in.w])
 		in.r, in.w = 0, n
 	default:
-		fresh := c.srv.pools.get(in.size)
+		// What is left may be the beginning of a request that is larger than the last one was.
+		fresh := c.srv.pools.get(max(in.size, n+1))
 		copy(fresh.b, in.buf.b[in.r:in.w])
 		in.buf.release()
 		in.buf, in.r, in.w = fresh, 0, n

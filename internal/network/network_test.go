@@ -247,6 +247,24 @@ func TestRequestsAreAnswered(t *testing.T) {
 	})
 }
 
+// A buffer that requests in flight lie in cannot be moved up in, so what follows goes to a new one: it has to hold what is there
+// of the next request, however small the last one was.
+func TestLargeRequestBehindSmallOnesInFlight(t *testing.T) {
+	var p parking
+	inWorld(t, Options{}, p.Handle, func(w *world) {
+		c := w.dial()
+		first, middle, last := strings.Repeat("a", 60<<10), strings.Repeat("b", 30<<10), strings.Repeat("c", 50<<10)
+		c.send(request(1, first))
+		p.take(t, first).Reply(text("1"))
+		c.expect(1, "1")
+		c.send(request(2, middle), request(3, "small"), request(4, last))
+		for i, body := range []string{middle, "small", last} {
+			p.take(t, body).Reply(text("re"))
+			c.expect(int32(i+2), "re")
+		}
+	})
+}
+
 func TestLargeRequestsAreAnswered(t *testing.T) {
 	inWorld(t, Options{}, func(r *Request) { r.Reply(text(r.Body[len(r.Body)-8:])) }, func(w *world) {
 		c := w.dial()
