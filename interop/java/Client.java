@@ -16,6 +16,7 @@ import org.apache.kafka.common.serialization.*;
  *   Client write BOOTSTRAP TOPIC PARTITIONS COUNT CODEC [KEY=VALUE..]     record i goes to partition i % PARTITIONS
  *   Client read BOOTSTRAP TOPIC PARTITIONS COUNT [KEY=VALUE..]            prints a digest for each partition
  *   Client group BOOTSTRAP TOPIC GROUP COUNT [KEY=VALUE..]                reads as a member of a group, commits, prints how many
+ *   Client batch                                                          does the above for each line of standard input
  *
  * KEY=VALUE are settings of the client.
  */
@@ -101,6 +102,10 @@ public class Client {
   }
 
   public static void main(String[] a) throws Exception {
+    if (a[0].equals("batch")) {
+      for (String line : new String(System.in.readAllBytes(), StandardCharsets.UTF_8).split("\n")) main(line.split(" "));
+      return;
+    }
     switch (a[0]) {
       case "write": write(a); break;
       case "read": read(a); break;

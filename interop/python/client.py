@@ -3,6 +3,7 @@
     client.py write BOOTSTRAP TOPIC PARTITIONS COUNT CODEC [KEY=VALUE..]
     client.py read BOOTSTRAP TOPIC PARTITIONS COUNT [KEY=VALUE..]
     client.py group BOOTSTRAP TOPIC GROUP COUNT [KEY=VALUE..]
+    client.py batch         does the above for each line of standard input
 
 KEY=VALUE are settings of librdkafka.
 """
@@ -98,4 +99,6 @@ def group(bootstrap, topic, group_id, count, *args):
     print("read", seen)
 
 
-{"write": write, "read": read, "group": group}[sys.argv[1]](*sys.argv[2:])
+commands = {"write": write, "read": read, "group": group}
+for argv in [line.split() for line in sys.stdin] if sys.argv[1] == "batch" else [sys.argv[1:]]:
+    commands[argv[0]](*argv[1:])
