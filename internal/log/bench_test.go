@@ -114,7 +114,7 @@ func TestManyPartitions(t *testing.T) {
 		n = 100
 	}
 	w := newWorld(t, vfs.OS, t.TempDir())
-	w.opts = func(o *Options) { o.MaxOpenFiles = 200; o.Clock = clock.System }
+	w.opts = func(o *Options) { o.MaxOpenFiles, o.Clock, o.NoBackground = 200, clock.System, false }
 	w.open()
 	began, cpu := time.Now(), cpuTime()
 	lap := func(what string) {
@@ -172,6 +172,7 @@ func TestRecoverySpeed(t *testing.T) {
 		fmt.Sscan(os.Getenv("GREGOR_RECOVER_MB"), &mb)
 	}
 	w := newWorld(t, vfs.OS, t.TempDir())
+	w.opts = func(o *Options) { o.NoBackground = false }
 	w.open()
 	b := benchBatch(64 << 10)
 	for i := range 12 {

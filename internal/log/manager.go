@@ -57,7 +57,8 @@ type Options struct {
 	Intervals Intervals
 	// DeleteDelay is how long a deleted replica's directory stays (log.segment.delete.delay.ms); 0 is a minute.
 	DeleteDelay time.Duration
-	// NoBackground leaves the periodic work to calls of Tick, for tests and simulations.
+	// NoBackground leaves the periodic work to calls of Tick and CleanOnce, and does one thing at a time also while opening
+	// and closing: for tests and simulations.
 	NoBackground bool
 	// Decompressor and Compressor may be shared with the rest of the node; nil makes some.
 	Decompressor *record.Decompressor
@@ -237,11 +238,7 @@ func (m *Manager) open(ctx context.Context) error {
 		if d.offline() != nil {
 			continue
 		}
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			errs[i] = m.loadDir(ctx, d)
-		}()
+		m.fork(&wg, func() { errs[i] = m.loadDir(ctx, d) })
 	}
 	wg.Wait()
 	if err := errors.Join(errs...); err != nil {
@@ -264,6 +261,16 @@ func (m *Manager) open(ctx context.Context) error {
 		return fmt.Errorf("all are offline: %w", errors.Join(offline...))
 	}
 	return nil
+}
+
+// fork runs f on a goroutine of its own, or at once with NoBackground: simulations want every operation on the disk in a fixed
+// order.
+func (m *Manager) fork(wg *sync.WaitGroup, f func()) {
+	if m.o.NoBackground {
+		f()
+		return
+	}
+	wg.Go(f)
 }
 
 // identify reads and checks a directory's meta.properties. A missing directory id is drawn and written.
@@ -381,9 +388,7 @@ func (m *Manager) loadDir(ctx context.Context, d *logDir) error {
 	var wg sync.WaitGroup
 	var firstFatal atomic.Pointer[error]
 	for range min(threads, len(work)) {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		m.fork(&wg, func() {
 			for {
 				i := int(next.Add(1)) - 1
 				if i >= len(work) || firstFatal.Load() != nil || d.offline() != nil {
@@ -403,7 +408,7 @@ func (m *Manager) loadDir(ctx context.Context, d *logDir) error {
 				}
 				return
 			}
-		}()
+		})
 	}
 	wg.Wait()
 	if err := firstFatal.Load(); err != nil {
@@ -786,11 +791,7 @@ func (m *Manager) Close(ctx context.Context, brokerEpoch int64) error {
 	var wg sync.WaitGroup
 	perDir := make([]error, len(m.dirs))
 	for i, d := range m.dirs {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			perDir[i] = d.close(ctx, brokerEpoch)
-		}()
+		m.fork(&wg, func() { perDir[i] = d.close(ctx, brokerEpoch) })
 	}
 	wg.Wait()
 	return errors.Join(append(errs, perDir...)...)
@@ -811,9 +812,7 @@ func (d *logDir) close(ctx context.Context, brokerEpoch int64) error {
 	var wg sync.WaitGroup
 	var failed atomic.Pointer[error]
 	for range min(closers, len(logs)) {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		d.m.fork(&wg, func() {
 			for {
 				i := int(next.Add(1)) - 1
 				if i >= len(logs) {
@@ -827,7 +826,7 @@ func (d *logDir) close(ctx context.Context, brokerEpoch int64) error {
 					failed.CompareAndSwap(nil, &err)
 				}
 			}
-		}()
+		})
 	}
 	wg.Wait()
 	if err := failed.Load(); err != nil {
