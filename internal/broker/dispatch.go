@@ -89,6 +89,9 @@ func handlers() map[api.Key]handler {
 		api.DescribeGroups:  later((*Broker).describeGroups),
 		api.DeleteGroups:    later((*Broker).deleteGroups),
 
+		api.ConsumerGroupHeartbeat: later((*Broker).consumerGroupHeartbeat),
+		api.ConsumerGroupDescribe:  later((*Broker).consumerGroupDescribe),
+
 		// The cluster.
 		api.DescribeQuorum: later((*Broker).describeQuorum),
 	})

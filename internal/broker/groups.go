@@ -2,6 +2,7 @@ package broker
 
 import (
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -72,6 +73,46 @@ func (b *Broker) listGroups(r *network.Request, q *kmsg.ListGroupsRequest, reply
 func (b *Broker) describeGroups(r *network.Request, q *kmsg.DescribeGroupsRequest, reply func(kmsg.Response)) {
 	resp := kmsg.NewPtrDescribeGroupsResponse()
 	b.groups.DescribeGroups(groupContext(r), q.Groups, func(groups []kmsg.DescribeGroupsResponseGroup) {
+		if q.IncludeAuthorizedOperations {
+			for i := range groups {
+				if groups[i].ErrorCode == api.CodeNone {
+					groups[i].AuthorizedOperations = allGroupOperations
+				}
+			}
+		}
+		resp.Groups = groups
+		reply(resp)
+	})
+}
+
+// consumerGroups says whether the cluster has consumer groups (KIP-848) and this broker lets them in.
+func (b *Broker) consumerGroups() bool {
+	return b.image().Features.Levels["group.version"] >= 1 &&
+		slices.Contains(b.config.Current().GroupCoordinator.RebalanceProtocols, "consumer")
+}
+
+func (b *Broker) consumerGroupHeartbeat(r *network.Request, q *kmsg.ConsumerGroupHeartbeatRequest, reply func(kmsg.Response)) {
+	if !b.consumerGroups() {
+		resp := kmsg.NewPtrConsumerGroupHeartbeatResponse()
+		resp.ErrorCode = api.ErrUnsupportedVersion.Code
+		reply(resp)
+		return
+	}
+	b.groups.ConsumerGroupHeartbeat(groupContext(r), q, func(resp *kmsg.ConsumerGroupHeartbeatResponse) { reply(resp) })
+}
+
+func (b *Broker) consumerGroupDescribe(r *network.Request, q *kmsg.ConsumerGroupDescribeRequest, reply func(kmsg.Response)) {
+	resp := kmsg.NewPtrConsumerGroupDescribeResponse()
+	if !b.consumerGroups() {
+		for _, id := range q.Groups {
+			g := kmsg.NewConsumerGroupDescribeResponseGroup()
+			g.Group, g.ErrorCode = id, api.ErrUnsupportedVersion.Code
+			resp.Groups = append(resp.Groups, g)
+		}
+		reply(resp)
+		return
+	}
+	b.groups.ConsumerGroupDescribe(groupContext(r), q.Groups, func(groups []kmsg.ConsumerGroupDescribeResponseGroup) {
 		if q.IncludeAuthorizedOperations {
 			for i := range groups {
 				if groups[i].ErrorCode == api.CodeNone {

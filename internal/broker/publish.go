@@ -9,6 +9,7 @@ import (
 func (b *Broker) Publish(d *metadata.Delta, img *metadata.Image) {
 	b.published.Store(img)
 	b.startGroups(img)
+	b.groups.MetadataUpdated(d.Topics, img)
 	if d.Topics != nil {
 		b.leadGroups(d.Topics)
 	}

@@ -45,7 +45,11 @@ func (n *Node) startBroker(ctx context.Context) error {
 	n.assigner = broker.NewDirectoryAssigner(n.cfg.NodeID, n.lifecycle.Epoch, forwarder{n}, n.o.Clock, n.logger)
 	n.replicas = replica.New(replica.Options{NodeID: n.cfg.NodeID, Logs: n.logs, Config: n.live, Logger: n.logger, Rand: n.rand.generator(),
 		AssignDirectory: n.assigner.Assign})
-	n.groups = group.New(n.groupOptions())
+	groups, err := n.groupOptions()
+	if err != nil {
+		return err
+	}
+	n.groups = group.New(groups)
 	b := broker.New(broker.Options{NodeID: n.cfg.NodeID, ClusterID: n.clusterID, Config: n.live, Replicas: n.replicas, Clock: n.o.Clock,
 		Logger: n.logger, Controller: forwarder{n}, Groups: n.groups, Table: n.brokerTable, KRaftVersion: n.raft.KRaftVersion})
 	n.broker.Store(b)
@@ -241,9 +245,20 @@ func (n *Node) dirFailed(dir string, err error) {
 	n.fail(fmt.Errorf("all log directories are offline, the last of them %s: %w", dir, err))
 }
 
-func (n *Node) groupOptions() group.Options {
+func (n *Node) groupOptions() (group.Options, error) {
 	g := n.cfg.GroupCoordinator
 	linger := g.AppendLinger
+	assignors, err := group.ParseAssignors(g.ConsumerAssignors)
+	if err != nil {
+		return group.Options{}, err
+	}
+	settings := func(own map[string]string) group.Settings {
+		s := n.live.Current().GroupWith(own)
+		return group.Settings{
+			SessionTimeout: s.ConsumerSessionTimeout, HeartbeatInterval: s.ConsumerHeartbeatInterval,
+			AssignmentInterval: s.ConsumerAssignmentInterval,
+		}
+	}
 	return group.Options{
 		Log: n.replicas.CoordinatorLog(group.Topic), Clock: n.o.Clock, Logger: n.logger, Rand: n.rand,
 		Config: group.Config{
@@ -251,9 +266,11 @@ func (n *Node) groupOptions() group.Options {
 			MaxSize: int(g.MaxSize), NewMemberJoinTimeout: group.DefaultConfig().NewMemberJoinTimeout,
 			OffsetsRetention: g.OffsetsRetention, OffsetsRetentionCheckInterval: g.OffsetsRetentionCheck,
 			OffsetMetadataMaxSize: int(g.OffsetMetadataMaxBytes), CommitTimeout: g.OffsetsCommitTimeout,
+			Assignors: assignors, ConsumerMaxSize: int(g.ConsumerMaxSize), Group: settings,
+			Migration: group.ParseMigrationPolicy(g.ConsumerMigrationPolicy), RegexRefreshInterval: g.ConsumerRegexRefresh,
 		},
 		Linger: linger, Compression: record.Codec(g.OffsetsCompression), CachedBufferBytes: int(g.CachedBufferMaxBytes), LoadBufferBytes: int(g.OffsetsLoadBuffer),
-	}
+	}, nil
 }
 
 // hostname is the machine's name, for listeners without a host.

@@ -465,27 +465,27 @@ func (g *classicGroup) checkMember(memberID string, instanceID *string) error {
 	return nil
 }
 
-func (g *classicGroup) checkOffsetCommit(c *commitCheck) error {
+func (g *classicGroup) checkOffsetCommit(c *commitCheck) (partitionCheck, error) {
 	switch {
 	case g.state == stateDead:
-		return api.ErrCoordinatorNotAvailable
+		return nil, api.ErrCoordinatorNotAvailable
 	case c.generation < 0 && g.state == stateEmpty:
 		// No group management: a consumer with partitions of its own choice, or an administrator.
-		return nil
+		return nil, nil
 	case c.generation >= 0 || c.memberID != "" || c.instanceID != nil:
 		if err := g.checkMember(c.memberID, c.instanceID); err != nil {
-			return err
+			return nil, err
 		}
 		if c.generation != g.generation {
-			return api.ErrIllegalGeneration
+			return nil, api.ErrIllegalGeneration
 		}
 	case !c.transactional && g.state != stateEmpty:
-		return api.ErrUnknownMemberID
+		return nil, api.ErrUnknownMemberID
 	}
 	if !c.transactional && g.state == stateCompleting {
-		return api.ErrRebalanceInProgress
+		return nil, api.ErrRebalanceInProgress
 	}
-	return nil
+	return nil, nil
 }
 
 func (g *classicGroup) checkOffsetFetch(*string, int32, int64) error {

@@ -22,8 +22,33 @@ type Config struct {
 	// OffsetMetadataMaxSize is the longest metadata of a commit, in UTF-16 units as Java counts:
 	// "offset.metadata.max.bytes".
 	OffsetMetadataMaxSize int
+	// Assignors are the names of those that consumer groups may choose from, the default first: "group.consumer.assignors".
+	// See ParseAssignors.
+	Assignors []string
+	// ConsumerMaxSize is how many members a consumer group may have: "group.consumer.max.size".
+	ConsumerMaxSize int
+	// Migration is "group.consumer.migration.policy". See ParseMigrationPolicy.
+	Migration MigrationPolicy
+	// RegexRefreshInterval is after which time it is looked up again what a group's regular expressions match, even if there
+	// are no new topics: "group.consumer.regex.refresh.interval.ms".
+	RegexRefreshInterval time.Duration
+	// Consumer are the settings of a consumer group that has none of its own.
+	Consumer Settings
+	// Group gives the settings of a group that has these of its own, nil for none. Nil means that all have those of Consumer.
+	Group func(own map[string]string) Settings
 	// CommitTimeout is how long a write may take to be replicated: "offsets.commit.timeout.ms".
 	CommitTimeout time.Duration
+}
+
+// Settings are what can be set for each consumer group.
+type Settings struct {
+	// SessionTimeout is how long a member may be silent: "consumer.session.timeout.ms".
+	SessionTimeout time.Duration
+	// HeartbeatInterval is how often members are told to be heard of: "consumer.heartbeat.interval.ms".
+	HeartbeatInterval time.Duration
+	// AssignmentInterval is the shortest time between two targets, so that members who come together get theirs together:
+	// "consumer.assignment.interval.ms".
+	AssignmentInterval time.Duration
 }
 
 // DefaultConfig is Kafka's.
@@ -38,6 +63,15 @@ func DefaultConfig() Config {
 		OffsetsRetentionCheckInterval: 10 * time.Minute,
 		OffsetMetadataMaxSize:         4096,
 		CommitTimeout:                 5 * time.Second,
+		Assignors:                     []string{"uniform", "range"},
+		ConsumerMaxSize:               1<<31 - 1,
+		Migration:                     MigrationPolicy{Upgrade: true, Downgrade: true},
+		RegexRefreshInterval:          10 * time.Minute,
+		Consumer: Settings{
+			SessionTimeout:     45 * time.Second,
+			HeartbeatInterval:  5 * time.Second,
+			AssignmentInterval: time.Second,
+		},
 	}
 }
 

@@ -14,8 +14,10 @@ import (
 	"gregor/internal/api"
 	"gregor/internal/clock"
 	"gregor/internal/coordinator"
+	"gregor/internal/metadata"
 	"gregor/internal/record"
 	"gregor/internal/timeline"
+	"gregor/internal/uuid"
 )
 
 // Topic is the internal topic that has the state of all groups.
@@ -53,6 +55,10 @@ type Coordinator struct {
 	// partitions of Topic; 0 until Start, negative after Close.
 	partitions atomic.Int32
 	counters   counters
+	// image is the newest metadata.
+	image atomic.Pointer[metadata.Image]
+	// jobs are what runs in the background.
+	jobs sync.WaitGroup
 
 	randMu sync.Mutex // guards rand
 	rand   io.Reader
@@ -64,12 +70,13 @@ func New(o Options) *Coordinator {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	c := &Coordinator{cfg: o.Config, log: o.Logger, rand: o.Rand}
+	c.image.Store(metadata.EmptyImage())
 	c.rt = coordinator.New(coordinator.Options[*core, Record]{
 		Name:              "group",
 		Topic:             Topic,
 		Log:               o.Log,
 		Codec:             Codec{},
-		NewCore:           func(env coordinator.Env[Record]) *core { return newCore(&c.cfg, env, c.uuid, &c.counters) },
+		NewCore:           c.newCore,
 		Clock:             o.Clock,
 		Logger:            o.Logger,
 		WriteTimeout:      o.Config.CommitTimeout,
@@ -82,6 +89,48 @@ func New(o Options) *Coordinator {
 		LoadThreads:       o.LoadThreads,
 	})
 	return c
+}
+
+// newCore makes the core of a shard.
+func (c *Coordinator) newCore(env coordinator.Env[Record]) *core {
+	g := newCore(&c.cfg, env, c.uuid, &c.counters)
+	g.memberID = c.memberID
+	g.latest = c.image.Load
+	g.background = func(job func() func(*core, time.Time) (result, error)) {
+		c.jobs.Go(func() {
+			c.rt.Write(env.Partition, job(), func(err error) {
+				if err != nil {
+					c.log.Warn("what was found in the background could not be stored", "partition", env.Partition, "err", err)
+				}
+			})
+		})
+	}
+	return g
+}
+
+// memberID is the random id of a member that hasn't made one itself, in Kafka's text form.
+func (c *Coordinator) memberID() string {
+	c.randMu.Lock()
+	id, err := uuid.New(c.rand)
+	c.randMu.Unlock()
+	if err != nil {
+		panic(fmt.Sprintf("group: no random bytes for a member id: %v", err))
+	}
+	return id.String()
+}
+
+// MetadataUpdated tells of new metadata. d is how it came about; nil if that has no topics. It must be called in order, and
+// before Elected for what was elected in it.
+func (c *Coordinator) MetadataUpdated(d *metadata.TopicsDelta, img *metadata.Image) {
+	// A shard that is loading refuses what follows, but looks here when it is through.
+	c.image.Store(img)
+	var tc topicChanges
+	if d != nil {
+		tc = changesOf(d)
+	}
+	for _, p := range c.rt.Partitions() {
+		c.rt.Read(p, func(g *core, _ int64) { g.metadataUpdated(img, tc) }, func(error) {})
+	}
 }
 
 // uuid is a random UUID in the text form that Java gives it.
@@ -113,6 +162,7 @@ func (c *Coordinator) Start(partitions int32) { c.partitions.CompareAndSwap(0, p
 func (c *Coordinator) Close() {
 	c.partitions.Store(-1)
 	c.rt.Close()
+	c.jobs.Wait()
 }
 
 // Elected tells that this node leads a partition of Topic as of a leader epoch. It loads the partition in the background.
@@ -277,6 +327,62 @@ func (c *Coordinator) LeaveGroup(ctx *Context, req *kmsg.LeaveGroupRequest, repl
 		}
 		answer(resp)
 	})
+}
+
+// ConsumerGroupHeartbeat answers versions 0 and 1.
+func (c *Coordinator) ConsumerGroupHeartbeat(ctx *Context, req *kmsg.ConsumerGroupHeartbeatRequest,
+	reply func(*kmsg.ConsumerGroupHeartbeatResponse),
+) {
+	fail := func(err error) {
+		resp := kmsg.NewPtrConsumerGroupHeartbeatResponse()
+		text := api.MessageOf(err)
+		resp.ErrorCode, resp.ErrorMessage = api.CodeOf(err), &text
+		reply(resp)
+	}
+	p, ok := c.PartitionFor(req.Group)
+	if !ok {
+		resp := kmsg.NewPtrConsumerGroupHeartbeatResponse()
+		resp.ErrorCode = api.ErrCoordinatorNotAvailable.Code
+		reply(resp)
+		return
+	}
+	if err := c.checkHeartbeat(ctx.Version, req); err != nil {
+		fail(err)
+		return
+	}
+	var resp *kmsg.ConsumerGroupHeartbeatResponse
+	c.rt.Write(p, func(g *core, now time.Time) (res result, err error) {
+		res, resp, err = g.consumerHeartbeat(ctx, req, now)
+		return res, err
+	}, func(err error) {
+		if err != nil {
+			fail(c.failed("ConsumerGroupHeartbeat", err))
+			return
+		}
+		reply(resp)
+	})
+}
+
+// ConsumerGroupDescribe answers versions 0 and 1 for some groups, in their order.
+func (c *Coordinator) ConsumerGroupDescribe(_ *Context, ids []string, reply func([]kmsg.ConsumerGroupDescribeResponseGroup)) {
+	groups := make([]kmsg.ConsumerGroupDescribeResponseGroup, len(ids))
+	gather := newGather(len(ids), func() { reply(groups) })
+	for i, id := range ids {
+		fail := func(err error) {
+			d := kmsg.NewConsumerGroupDescribeResponseGroup()
+			d.Group, d.ErrorCode = id, api.CodeOf(err)
+			gather.add(func() { groups[i] = d })
+		}
+		p, err := c.locate(id)
+		if err != nil {
+			fail(err)
+			continue
+		}
+		c.rt.Read(p, func(g *core, committed int64) {
+			d := g.describeConsumer(id, committed)
+			g.env.Later(func() { gather.add(func() { groups[i] = d }) })
+		}, func(err error) { fail(c.failed("ConsumerGroupDescribe", err)) })
+	}
 }
 
 // OffsetCommit answers versions 2 to 10. Topics have their names whatever the version, and their ids if they are known, and

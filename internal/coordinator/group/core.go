@@ -11,11 +11,16 @@ import (
 	"gregor/internal/api"
 	"gregor/internal/coordinator"
 	"gregor/internal/message"
+	"gregor/internal/metadata"
 	"gregor/internal/timeline"
+	uid "gregor/internal/uuid"
 )
 
 // result is what an operation on the core gives.
 type result = coordinator.Result[Record]
+
+// timer is a deadline of the shard.
+type timer = coordinator.Timer[Record]
 
 // core is the state machine of one shard: all groups whose id falls to its partition, and their offsets.
 type core struct {
@@ -25,6 +30,19 @@ type core struct {
 	// uuid makes the random part of member ids.
 	uuid     func() string
 	counters *counters
+	// memberID makes the id of a member of a consumer group.
+	memberID func() string
+	// background runs a job off the shard, and then on the shard what the job returns.
+	background func(job func() func(c *core, now time.Time) (result, error))
+
+	// image is the metadata that this shard has seen; newTopics the offset of the last with new topics in it.
+	image     *metadata.Image
+	newTopics int64
+	// latest is where the newest metadata is when the shard begins to serve.
+	latest func() *metadata.Image
+	// topicHashes remembers the hashes of topics by their ids.
+	topicHashes map[uid.UUID]topicHash
+	timers      map[memberKey]*memberTimers
 
 	groups  *timeline.Map[string, group]
 	offsets offsetStore
@@ -44,6 +62,11 @@ func newCore(cfg *Config, env coordinator.Env[Record], uuid func() string, count
 		groups:   timeline.NewMap[string, group](env.Registry),
 		offsets:  newOffsetStore(env.Registry),
 		names:    make(map[string]string),
+		memberID: uuid,
+
+		image:       metadata.EmptyImage(),
+		topicHashes: make(map[uid.UUID]topicHash),
+		timers:      make(map[memberKey]*memberTimers),
 	}
 }
 
@@ -98,6 +121,10 @@ func (c *core) Replay(at, producerID int64, _ int16, r Record) error {
 		}
 		return nil
 	default:
+		if id, ok := consumerRecordOf(r.Key); ok {
+			c.replayConsumer(id, r)
+			return nil
+		}
 		return c.replayModern(r)
 	}
 }
@@ -122,7 +149,19 @@ func (c *core) ReplayTransactionEnd(producerID int64, _ int16, commit bool) erro
 
 // Loaded starts the sessions of all members, who may have come over from another coordinator and not know it yet.
 func (c *core) Loaded(now time.Time) {
+	if c.latest != nil {
+		c.image = c.latest()
+	}
+	c.newTopics = c.image.Offset
 	for _, g := range c.groups.All() {
+		if g, ok := g.(*consumerGroup); ok {
+			for id, m := range g.members.All() {
+				c.startSession(g.id, id, c.settings(g.id).SessionTimeout, now)
+				if m.state == memberUnrevoked && m.classic == nil {
+					c.startRebalance(g.id, m, now)
+				}
+			}
+		}
 		g, ok := g.(*classicGroup)
 		if !ok {
 			continue
@@ -175,6 +214,21 @@ func (c *core) list(states, kinds []string, asOf int64) []kmsg.ListGroupsRespons
 		groups = append(groups, g.list(asOf))
 	}
 	return groups
+}
+
+// describeConsumer answers ConsumerGroupDescribe for one group.
+func (c *core) describeConsumer(id string, asOf int64) kmsg.ConsumerGroupDescribeResponseGroup {
+	g, err := c.group(id, asOf)
+	if err == nil {
+		if cg, ok := g.(*consumerGroup); ok {
+			return cg.describe(asOf, c.cfg.Assignors[0], c.image)
+		}
+		err = api.WithMessage(api.ErrGroupIDNotFound, "Group %s is not a consumer group.", id)
+	}
+	d := kmsg.NewConsumerGroupDescribeResponseGroup()
+	text := api.MessageOf(err)
+	d.Group, d.ErrorCode, d.ErrorMessage = id, api.CodeOf(err), &text
+	return d
 }
 
 // describe answers DescribeGroups for one group.

@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"gregor/internal/uuid"
 )
 
 // Kind is what protocol a group's members speak.
@@ -35,7 +37,8 @@ type group interface {
 	// subscribes says whether members read topic, or might.
 	subscribes(topic string) bool
 
-	checkOffsetCommit(c *commitCheck) error
+	// checkOffsetCommit refuses a commit, or says what must be true of each partition of it; nil is nothing more.
+	checkOffsetCommit(c *commitCheck) (partitionCheck, error)
 	checkOffsetFetch(memberID *string, memberEpoch int32, asOf int64) error
 	checkOffsetDelete() error
 	checkDelete() error
@@ -47,6 +50,9 @@ type group interface {
 	// list is its entry in ListGroups.
 	list(asOf int64) kmsg.ListGroupsResponseGroup
 }
+
+// partitionCheck says why an offset of a partition can't be committed.
+type partitionCheck func(topic string, id uuid.UUID, partition int32) error
 
 // commitCheck is who commits an offset.
 type commitCheck struct {

@@ -12,6 +12,7 @@ import (
 
 	"gregor/internal/coordinator"
 	"gregor/internal/message"
+	"gregor/internal/metadata"
 	"gregor/internal/timeline"
 )
 
@@ -56,10 +57,12 @@ type machine struct {
 	ids      int
 	failNext error
 	trace    []string
+	world    world
+	jobs     []func() func(*core, time.Time) (result, error)
 }
 
 func newMachine() *machine {
-	m := &machine{cfg: DefaultConfig(), now: time.UnixMilli(1_700_000_000_000)}
+	m := &machine{cfg: DefaultConfig(), now: time.UnixMilli(1_700_000_000_000), world: world{img: metadata.EmptyImage()}}
 	m.restart()
 	m.registry.Snapshot(0)
 	m.core.Loaded(m.now)
@@ -78,6 +81,9 @@ func (m *machine) restart() {
 		m.ids++
 		return fmt.Sprint(m.ids)
 	}, &counters{})
+	m.core.latest = func() *metadata.Image { return m.world.img }
+	m.jobs = nil
+	m.core.background = func(job func() func(*core, time.Time) (result, error)) { m.jobs = append(m.jobs, job) }
 }
 
 // reload replaces the core by one that has read the log.
@@ -128,7 +134,7 @@ func (m *machine) apply(res result, producer int64) error {
 			}
 		}
 		m.log = append(m.log, logged{key: key, value: value, producer: producer})
-		m.print("%s", describeRecord(r, producer))
+		m.print("%s", m.describeRecord(r, producer))
 	}
 	if len(res.Records) > 0 && m.failNext != nil {
 		err := m.failNext
@@ -269,7 +275,7 @@ func errName(err error) string {
 }
 
 // describeRecord is one line about a record that was written.
-func describeRecord(r Record, producer int64) string {
+func (m *machine) describeRecord(r Record, producer int64) string {
 	var b strings.Builder
 	b.WriteString("record ")
 	if producer >= 0 {
@@ -299,7 +305,11 @@ func describeRecord(r Record, producer int64) string {
 			}
 		}
 	default:
-		fmt.Fprintf(&b, "%T %s", r.Key, string(r.Key.AppendJSON(nil, 0)))
+		text := m.describeConsumerRecord(r)
+		if text == "" {
+			text = fmt.Sprintf("%T %s", r.Key, string(r.Key.AppendJSON(nil, 0)))
+		}
+		b.WriteString(text)
 	}
 	if r.Value == nil {
 		b.WriteString(" removed")

@@ -529,7 +529,10 @@ func (c *core) removeMember(g *classicGroup, m *classicMember, reason string, no
 
 // joinModern is for groups of other kinds. One without members that speaks KIP-848 becomes a classic group.
 func (c *core) joinModern(r *joinRequest, existing group, now time.Time) result {
-	if existing.kind() != Consumer || !existing.empty() {
+	if g, ok := existing.(*consumerGroup); ok && !g.empty() {
+		return c.joinConsumer(r, g, now)
+	}
+	if existing.kind() != Consumer {
 		r.fail("", api.ErrInconsistentGroupProtocol)
 		return result{}
 	}

@@ -10,9 +10,8 @@ import (
 	"gregor/internal/timeline"
 )
 
-// modernGroup is a group whose members' assignments the coordinator computes: consumer (KIP-848), share (KIP-932) and
-// streams groups (KIP-1071). It keeps every record of the group, on the timeline, and can say what they tell: state,
-// subscriptions, members' epochs, and the tombstones that remove it all.
+// modernGroup is a share (KIP-932) or streams group (KIP-1071). It keeps every record of the group, on the timeline, and can
+// say what they tell: state, subscriptions, members' epochs, and the tombstones that remove it all.
 type modernGroup struct {
 	id string
 	k  Kind
@@ -38,9 +37,8 @@ type modernLayout struct {
 }
 
 var modernLayouts = [...]modernLayout{
-	Consumer: {group: 3, member: 5, target: 6, current: 8, order: []int16{8, 7, 6, 5, 16, 4, 3}, protocolType: "consumer"},
-	Share:    {group: 11, member: 10, target: 12, current: 14, order: []int16{14, 13, 12, 10, 15, 11}, protocolType: "share"},
-	Streams:  {group: 17, member: 19, target: 20, current: 22, order: []int16{22, 21, 20, 19, 23, 17}, protocolType: "streams"},
+	Share:   {group: 11, member: 10, target: 12, current: 14, order: []int16{14, 13, 12, 10, 15, 11}, protocolType: "share"},
+	Streams: {group: 17, member: 19, target: 20, current: 22, order: []int16{22, 21, 20, 19, 23, 17}, protocolType: "streams"},
 }
 
 // modernName takes a record key apart.
@@ -48,20 +46,6 @@ func modernName(key message.Message) (k Kind, groupID string, n recordName, ok b
 	n.kind = key.APIKey()
 	ok = true
 	switch key := key.(type) {
-	case *message.ConsumerGroupMetadataKey:
-		k, groupID = Consumer, key.GroupID
-	case *message.ConsumerGroupPartitionMetadataKey:
-		k, groupID = Consumer, key.GroupID
-	case *message.ConsumerGroupMemberMetadataKey:
-		k, groupID, n.name = Consumer, key.GroupID, key.MemberID
-	case *message.ConsumerGroupTargetAssignmentMetadataKey:
-		k, groupID = Consumer, key.GroupID
-	case *message.ConsumerGroupTargetAssignmentMemberKey:
-		k, groupID, n.name = Consumer, key.GroupID, key.MemberID
-	case *message.ConsumerGroupCurrentMemberAssignmentKey:
-		k, groupID, n.name = Consumer, key.GroupID, key.MemberID
-	case *message.ConsumerGroupRegularExpressionKey:
-		k, groupID, n.name = Consumer, key.GroupID, key.RegularExpression
 	case *message.ShareGroupMetadataKey:
 		k, groupID = Share, key.GroupID
 	case *message.ShareGroupMemberMetadataKey:
@@ -92,7 +76,7 @@ func modernName(key message.Message) (k Kind, groupID string, n recordName, ok b
 	return k, groupID, n, ok
 }
 
-// replayModern applies a record of a consumer, share or streams group.
+// replayModern applies a record of a share or streams group.
 func (c *core) replayModern(r Record) error {
 	k, id, n, ok := modernName(r.Key)
 	if !ok {
@@ -141,8 +125,6 @@ func (g *modernGroup) at(asOf int64, kind int16, name string) message.Message {
 // epochAt is the group epoch: it rises with whatever changes what should be assigned.
 func (g *modernGroup) epochAt(asOf int64) int32 {
 	switch v := g.at(asOf, modernLayouts[g.k].group, "").(type) {
-	case *message.ConsumerGroupMetadataValue:
-		return v.Epoch
 	case *message.ShareGroupMetadataValue:
 		return v.Epoch
 	case *message.StreamsGroupMetadataValue:
@@ -154,8 +136,6 @@ func (g *modernGroup) epochAt(asOf int64) int32 {
 // targetEpochAt is the group epoch for which the target assignment was computed.
 func (g *modernGroup) targetEpochAt(asOf int64) int32 {
 	switch v := g.at(asOf, modernLayouts[g.k].target, "").(type) {
-	case *message.ConsumerGroupTargetAssignmentMetadataValue:
-		return v.AssignmentEpoch
 	case *message.ShareGroupTargetAssignmentMetadataValue:
 		return v.AssignmentEpoch
 	case *message.StreamsGroupTargetAssignmentMetadataValue:
@@ -171,8 +151,6 @@ func (g *modernGroup) memberEpochAt(asOf int64, member string) (epoch int32, set
 	}
 	const stable = 0
 	switch v := g.at(asOf, modernLayouts[g.k].current, member).(type) {
-	case *message.ConsumerGroupCurrentMemberAssignmentValue:
-		return v.MemberEpoch, v.State == stable, true
 	case *message.ShareGroupCurrentMemberAssignmentValue:
 		return v.MemberEpoch, true, true
 	case *message.StreamsGroupCurrentMemberAssignmentValue:
@@ -238,14 +216,6 @@ func (g *modernGroup) subscribes(topic string) bool {
 	}
 	for _, r := range g.records.All() {
 		switch v := r.Value.(type) {
-		case *message.ConsumerGroupMemberMetadataValue:
-			if names(v.SubscribedTopicNames) {
-				return true
-			}
-		case *message.ConsumerGroupRegularExpressionValue:
-			if names(v.Topics) {
-				return true
-			}
 		case *message.ShareGroupMemberMetadataValue:
 			if names(v.SubscribedTopicNames) {
 				return true
@@ -274,35 +244,28 @@ func (g *modernGroup) noOffsets() error {
 // commitNeedsMemberEpoch is the version of OffsetCommit that has room for a member epoch.
 const commitNeedsMemberEpoch = 9
 
-func (g *modernGroup) checkOffsetCommit(c *commitCheck) error {
+func (g *modernGroup) checkOffsetCommit(c *commitCheck) (partitionCheck, error) {
 	if g.k == Share {
-		return g.noOffsets()
+		return nil, g.noOffsets()
 	}
 	if c.generation < 0 && g.empty() {
-		return nil
+		return nil, nil
 	}
 	// A producer that doesn't say who it is (KIP-447 lets it) is fenced by its epoch alone.
 	if c.transactional && c.generation < 0 && c.memberID == "" && c.instanceID == nil {
-		return nil
+		return nil, nil
 	}
 	epoch, _, ok := g.memberEpochAt(timeline.Latest, c.memberID)
-	if !ok {
-		return api.WithMessage(api.ErrUnknownMemberID, "Member %s is not a member of group %s.", c.memberID, g.id)
-	}
-	classic := false
-	if v, ok := g.at(timeline.Latest, modernLayouts[g.k].member, c.memberID).(*message.ConsumerGroupMemberMetadataValue); ok {
-		classic = v.ClassicMemberMetadata != nil
-	}
 	switch {
-	case !classic && !c.transactional && c.version < commitNeedsMemberEpoch:
-		return api.WithMessage(api.ErrUnsupportedVersion,
+	case !ok:
+		return nil, api.WithMessage(api.ErrUnknownMemberID, "Member %s is not a member of group %s.", c.memberID, g.id)
+	case !c.transactional && c.version < commitNeedsMemberEpoch:
+		return nil, api.WithMessage(api.ErrUnsupportedVersion,
 			"OffsetCommit version 9 or above must be used by members using the modern group protocol")
 	case epoch == c.generation:
-		return nil
-	case classic:
-		return api.ErrIllegalGeneration
+		return nil, nil
 	}
-	return api.WithMessage(api.ErrStaleMemberEpoch,
+	return nil, api.WithMessage(api.ErrStaleMemberEpoch,
 		"The received member epoch %d does not match the expected member epoch %d.", c.generation, epoch)
 }
 

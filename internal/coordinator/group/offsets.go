@@ -30,9 +30,10 @@ type commitRequest struct {
 // commit stores offsets. codes has for each topic and partition of the request, in its order, what has become of it.
 func (c *core) commit(r *commitRequest, now time.Time) (res result, codes [][]int16, err error) {
 	g, ok := c.groups.Get(r.group)
+	var check partitionCheck
 	switch {
 	case ok:
-		if err := g.checkOffsetCommit(&r.check); err != nil {
+		if check, err = g.checkOffsetCommit(&r.check); err != nil {
 			return result{}, nil, err
 		}
 	case r.check.generation >= 0:
@@ -85,6 +86,11 @@ func (c *core) commit(r *commitRequest, now time.Time) (res result, codes [][]in
 					continue
 				}
 				metadata = strings.Clone(*p.Metadata)
+			}
+			if check != nil {
+				if err := check(topic, t.TopicID, p.Partition); err != nil {
+					return result{}, nil, err
+				}
 			}
 			keys = append(keys, message.OffsetCommitKey{Group: id, Topic: topic, Partition: p.Partition})
 			values = append(values, message.OffsetCommitValue{

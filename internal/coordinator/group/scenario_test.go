@@ -167,6 +167,9 @@ func (s *script) run(line string) {
 	command, a := parse(line)
 	group := a.text("group", "g")
 	version := int16(a.number("v", 9))
+	if s.runConsumer(command, group, version, a) {
+		return
+	}
 	switch command {
 	case "join":
 		// join NAME [member= instance= session= rebalance= type= protocols=name:metadata,...]
@@ -351,6 +354,7 @@ func (s *script) run(line string) {
 		}
 		s.t.Fatalf("no error %s", a.plain[0])
 	case "set":
+		s.setConsumer(a)
 		if v := a.number("max-size", 0); v > 0 {
 			s.cfg.MaxSize = v
 		}

@@ -20,6 +20,9 @@ func syncError(err error) *kmsg.SyncGroupResponse {
 // sync answers SyncGroup: with the member's assignment, once the leader has sent it and it is stored.
 func (c *core) sync(r *kmsg.SyncGroupRequest, reply func(*kmsg.SyncGroupResponse), now time.Time) result {
 	existing, _ := c.groups.Get(r.Group)
+	if g, ok := existing.(*consumerGroup); ok && !g.empty() {
+		return c.syncConsumer(r, g, reply, now)
+	}
 	g, classic := existing.(*classicGroup)
 	if !classic || g.empty() {
 		reply(syncError(api.ErrUnknownMemberID))
@@ -170,6 +173,9 @@ func (c *core) syncExpired(g *classicGroup, generation int32, now time.Time) res
 // heartbeat answers Heartbeat and prolongs the session.
 func (c *core) heartbeat(r *kmsg.HeartbeatRequest, now time.Time) error {
 	existing, _ := c.groups.Get(r.Group)
+	if g, ok := existing.(*consumerGroup); ok {
+		return c.heartbeatConsumer(r, g, now)
+	}
 	g, classic := existing.(*classicGroup)
 	if !classic {
 		return api.ErrUnknownMemberID
@@ -198,6 +204,9 @@ func (c *core) heartbeat(r *kmsg.HeartbeatRequest, now time.Time) error {
 func (c *core) leave(r *kmsg.LeaveGroupRequest, now time.Time) (result, *kmsg.LeaveGroupResponse) {
 	resp := kmsg.NewPtrLeaveGroupResponse()
 	existing, _ := c.groups.Get(r.Group)
+	if g, ok := existing.(*consumerGroup); ok {
+		return c.leaveConsumer(r, g, now)
+	}
 	g, classic := existing.(*classicGroup)
 	if classic && g.state == stateDead {
 		resp.ErrorCode = api.ErrCoordinatorNotAvailable.Code
