@@ -396,3 +396,76 @@ func TestCrashAtEveryOperation(t *testing.T) {
 		})
 	}
 }
+
+// A stop that closes many logs together may be cut short anywhere: what was flushed is there, and a marker only if all is.
+func TestCrashWhileClosingMany(t *testing.T) {
+	mem := vfs.NewMem()
+	r := &crashRun{t: t, mem: mem, clock: clock.NewManual(testStart), rng: rand.New(rand.NewPCG(1, 1)), crashes: rand.New(rand.NewPCG(1, 2)),
+		cfg: DefaultConfig(), h: map[string]*history{}}
+	mem.SetClock(r.clock.Now)
+	format(t, mem, "/d")
+	if err := errors.Join(mem.SyncDir("/"), mem.SyncDir("/d")); err != nil {
+		t.Fatal(err)
+	}
+	armed := false
+	m, err := Open(context.Background(), r.options(vfs.Hook(mem, func(op vfs.Op) error {
+		if !armed || !op.Kind.Changes() {
+			return nil
+		}
+		for _, survive := range []float64{0, 0.6, 1} {
+			r.checked++
+			if err := r.inspect(mem.CrashClone(rand.New(rand.NewPCG(uint64(r.checked), 0)), survive), survive == 1); err != nil {
+				t.Fatalf("crash before %s %s, survive %v: %v", op.Kind, op.Path, survive, err)
+			}
+		}
+		return nil
+	})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range groupSync + 2 {
+		name := fmt.Sprint("t", i)
+		l, err := m.GetOrCreate(TopicPartition{Topic: name}, testTopicID, r.cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := &history{versions: [][]string{nil}}
+		r.h[name] = h
+		for k := range i % 4 {
+			v := fmt.Sprint(name, "-", k)
+			if _, err := l.Append(batch(r.clock.Now().UnixMilli(), v), AppendOptions{LeaderEpoch: int32(k)}); err != nil {
+				t.Fatal(err)
+			}
+			h.append(v)
+			if k == 1 {
+				if err := l.Flush(); err != nil {
+					t.Fatal(err)
+				}
+				h.synced(l)
+			}
+		}
+		l.SetHighWatermark(l.EndOffset())
+	}
+	armed = true
+	if err := m.Close(context.Background(), 1); err != nil {
+		t.Fatal(err)
+	}
+	armed = false
+	for _, h := range r.h {
+		h.durable = len(h.cur())
+	}
+	m, err = Open(context.Background(), r.options(mem.CrashClone(r.crashes, 0)))
+	if err != nil || !m.WasClean() {
+		t.Fatal(err, "or no clean stop")
+	}
+	for name, h := range r.h {
+		start, got, err := r.read(m, m.Log(TopicPartition{Topic: name}))
+		if err == nil {
+			err = h.matches(start, got, true)
+		}
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	t.Logf("%d crashes survived", r.checked)
+}

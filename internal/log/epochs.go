@@ -161,7 +161,28 @@ func (c *epochCache) flush(fsys vfs.FS, name string, d durability) error {
 	return nil
 }
 
-// loadEpochs reads the file; a missing one is empty.
+// stage writes the file under its temporary name, unsynced, when it is out of date; the caller syncs and renames it.
+func (c *epochCache) stage(fsys vfs.FS, name string) (staged bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.dirty {
+		return false, nil
+	}
+	if err := writeFile(fsys, name+suffixTmp, encodeEpochs(c.entries), false); err != nil {
+		return false, err
+	}
+	c.dirty = false
+	return true, nil
+}
+
+// redo makes the next flush write the file whatever was written before.
+func (c *epochCache) redo() {
+	c.mu.Lock()
+	c.dirty = true
+	c.mu.Unlock()
+}
+
+// load reads the file; a missing one is empty.
 func (c *epochCache) load(fsys vfs.FS, name string) error {
 	data, err := readFile(fsys, name)
 	if errors.Is(err, fs.ErrNotExist) {

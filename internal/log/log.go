@@ -118,6 +118,7 @@ type Log struct {
 	metaDirty bool  // partition.metadata isn't written or synced yet
 	truncated int64 // counts truncations, for flushes that were under way
 	touched   bool  // something isn't as a clean stop leaves it
+	staged    *staged
 
 	firstDirty  int64 // the cleaner has been through everything below, guarded by mu as are these
 	cleaned     bool  // the cleaner has been here
