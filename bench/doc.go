@@ -2,9 +2,9 @@
 // alternating rounds, from the same client, with the logs on the same disk. It writes a table of medians (RESULTS.md), with what
 // the machine itself needs for the same bytes beside it, and every single figure (results.tsv).
 //
-//	go run . -rounds 5            # everything, RESULTS.md and results.tsv in this directory
-//	go run . -quick               # a look whether all of it works: few bytes, one round, prints the table only
-//	go run . -servers gregor -only 'produce|fetch' -profile /tmp/p   # gregor alone, with a CPU profile of each workload
+//	bench/run              # everything, RESULTS.md and results.tsv in this directory
+//	bench/run -quick       # a look whether all of it works: few bytes, one round, prints the table only
+//	bench/run -servers gregor -only 'produce|fetch' -profile /tmp/p   # gregor alone, with a CPU profile of each workload
 //
 // # How it measures
 //

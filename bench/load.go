@@ -137,6 +137,9 @@ func (b *bench) warmUp(s *server) error {
 			return err
 		}
 	}
+	if b.warmRounds == 0 {
+		return nil
+	}
 	return b.e2eWorkload(s, "warm", 100*time.Millisecond, b.e2eWarm)
 }
 

@@ -87,6 +87,7 @@ func run(args []string) error {
 	out := f.String("out", "", "directory for RESULTS.md and results.tsv (default: the bench directory; none with -quick, -only or one server)")
 	dir := f.String("dir", filepath.Join(os.TempDir(), "gregor-bench"), "directory for the servers' files, some 10 GiB; deleted in the end")
 	port := f.Int("port", 19490, "port of the servers; the next two are used too")
+	warm := f.Int("warm", 2, "rounds of warming up before the loads; a virtual machine needs them to compile its code")
 	profiles := f.String("profile", "", "write a CPU profile of gregor during each workload to this directory")
 	quiet := f.Duration("quiet", 5*time.Second, "how long to wait before each workload for the machine to become quiet")
 	report := f.Bool("report", false, "measure nothing, print the table of the TSV files given as arguments")
@@ -103,14 +104,14 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	b := &bench{dir: *dir, port: *port, profiles: *profiles, quiet: *quiet, scale: 1, warmRounds: 2, batches: map[string][]encoded{},
+	b := &bench{dir: *dir, port: *port, profiles: *profiles, quiet: *quiet, scale: 1, warmRounds: *warm, batches: map[string][]encoded{},
 		restTime: 5 * time.Second, idleTime: 10 * time.Second, tinyTime: 5 * time.Second, e2eWarm: 3 * time.Second, e2eTime: 12 * time.Second,
-		command: strings.Join(append([]string{"go run ."}, args...), " ")}
+		command: strings.Join(append([]string{"bench/run"}, args...), " ")}
 	if b.only, err = regexp.Compile(*only); err != nil {
 		return fmt.Errorf("-only: %w", err)
 	}
 	if *quick {
-		b.scale, b.warmRounds, b.restTime, b.idleTime, b.tinyTime = 16, 1, time.Second, 2*time.Second, time.Second
+		b.scale, b.warmRounds, b.restTime, b.idleTime, b.tinyTime = 16, min(1, *warm), time.Second, 2*time.Second, time.Second
 		b.e2eWarm, b.e2eTime = time.Second, 3*time.Second
 		*rounds = 1
 	}

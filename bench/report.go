@@ -254,7 +254,7 @@ func writeResults(path, command string, figures []figure) error {
 
 Made by bench on %s; all single figures are in results.tsv. To repeat it:
 
-    cd bench && %s
+    %s
 
 Machine: %s, %d cores, %s memory, kernel %s. gregor %s, built with %s; Kafka 4.4.0 on %s.
 Both run with their defaults and one configuration, data on the same disk, in alternating rounds; the figures are medians over

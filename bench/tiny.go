@@ -57,27 +57,24 @@ func (b *bench) tinyWorkload(s *server, name string, n int, span time.Duration) 
 	warm := span / 10
 	begin := time.Now().Add(warm)
 	end := begin.Add(span)
-	errs := make([]error, n)
 	var wg sync.WaitGroup
-	for i, c := range conns {
-		wg.Go(func() {
-			defer lockThread()()
-			at := time.Now()
-			for at.Before(end) {
-				if errs[i] = c.write(frames[i]); errs[i] != nil {
-					return
+	var failed error
+	wg.Go(func() {
+		defer lockThread()()
+		if n == 1 {
+			failed = oneAtATime(conns[0], frames[0], end, func(sent, now time.Time) {
+				if sent.After(begin) {
+					all[0] = append(all[0], now.Sub(sent))
 				}
-				if errs[i] = c.produceAnswer(); errs[i] != nil {
-					return
-				}
-				now := time.Now()
-				if at.After(begin) {
-					all[i] = append(all[i], now.Sub(at))
-				}
-				at = now
+			})
+			return
+		}
+		failed = takeTurns(conns, frames, end, func(i int, sent, now time.Time) {
+			if sent.After(begin) {
+				all[i] = append(all[i], now.Sub(sent))
 			}
 		})
-	}
+	})
 	time.Sleep(time.Until(begin))
 	stop := b.profile(s, name)
 	w, err := startWatch(s.pid())
@@ -87,7 +84,7 @@ func (b *bench) tinyWorkload(s *server, name string, n int, span time.Duration) 
 	wg.Wait()
 	took, err := w.stop()
 	stop()
-	if err = errors.Join(append(errs, err)...); err != nil {
+	if err = errors.Join(failed, err); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	var lat []time.Duration
@@ -100,5 +97,68 @@ func (b *bench) tinyWorkload(s *server, name string, n int, span time.Duration) 
 	b.note(s, name, "client_cpu", took.own.Seconds()/requests*1e6, "us/request")
 	b.note(s, name, "others_cpu", took.others(), "%")
 	b.latencies(s, name, lat)
+	return nil
+}
+
+// oneAtATime sends frame again and again, each time when the answer to the last one is there.
+func oneAtATime(c *conn, frame []byte, end time.Time, done func(sent, now time.Time)) error {
+	for sent := time.Now(); sent.Before(end); {
+		if err := c.write(frame); err != nil {
+			return err
+		}
+		if err := c.produceAnswer(); err != nil {
+			return err
+		}
+		now := time.Now()
+		done(sent, now)
+		sent = now
+	}
+	return nil
+}
+
+// takeTurns does the same on many connections with one thread, which waits for whichever is answered first. A thread for each
+// would cost more than the server, and what would be measured is how the kernel switches between them.
+func takeTurns(conns []*conn, frames [][]byte, end time.Time, done func(i int, sent, now time.Time)) error {
+	poll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("epoll: %w", err)
+	}
+	defer unix.Close(poll)
+	sent := make([]time.Time, len(conns))
+	for i, c := range conns {
+		if err := unix.EpollCtl(poll, unix.EPOLL_CTL_ADD, c.fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(i)}); err != nil {
+			return fmt.Errorf("epoll: %w", err)
+		}
+		sent[i] = time.Now()
+		if err := c.write(frames[i]); err != nil {
+			return err
+		}
+	}
+	ready := make([]unix.EpollEvent, len(conns))
+	for open := len(conns); open > 0; {
+		n, err := unix.EpollWait(poll, ready, int(time.Minute.Milliseconds()))
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || n == 0 {
+			return fmt.Errorf("no answer in a minute: %w", err)
+		}
+		for _, e := range ready[:n] {
+			i := int(e.Fd)
+			if err := conns[i].produceAnswer(); err != nil {
+				return err
+			}
+			now := time.Now()
+			done(i, sent[i], now)
+			if !now.Before(end) {
+				open--
+				continue
+			}
+			sent[i] = now
+			if err := conns[i].write(frames[i]); err != nil {
+				return err
+			}
+		}
+	}
 	return nil
 }
