@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -124,7 +125,7 @@ func FormatNew(c *config.Broker) (clusterID string, err error) {
 
 // formatDir writes one directory: the snapshot first, so that a directory with a meta.properties is complete.
 func (o FormatOptions) formatDir(dir string, metadataDir bool, id uuid.UUID, levels map[string]int16, voters []raft.Voter, records []message.Versioned) error {
-	if err := o.FS.MkdirAll(dir); err != nil {
+	if err := makeDir(o.FS, dir); err != nil {
 		return err
 	}
 	if metadataDir {
@@ -134,6 +135,31 @@ func (o FormatOptions) formatDir(dir string, metadataDir bool, id uuid.UUID, lev
 		}
 	}
 	return log.WriteMetaProperties(o.FS, dir, log.MetaProperties{Version: 1, ClusterID: o.ClusterID, NodeID: o.Config.NodeID, DirectoryID: id}, o.Now)
+}
+
+// makeDir makes a directory, and those above it that are missing, and syncs the entries: a file that was synced is lost all the
+// same when a power failure takes the directory that it is in.
+func makeDir(fsys vfs.FS, dir string) error {
+	var made []string // the parents of what is missing
+	for d := filepath.Clean(dir); ; d = filepath.Dir(d) {
+		_, err := fsys.Stat(d)
+		if err == nil || d == filepath.Dir(d) {
+			break
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		made = append(made, filepath.Dir(d))
+	}
+	if err := fsys.MkdirAll(dir); err != nil {
+		return err
+	}
+	for _, d := range made {
+		if err := fsys.SyncDir(d); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (o FormatOptions) print(line string) {

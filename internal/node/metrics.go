@@ -106,7 +106,6 @@ func (s *requestStats) emit(e *telemetry.Emitter) {
 
 // registerMetrics shows the parts of the node.
 func (n *Node) registerMetrics() {
-	n.o.Phases.Register(n.o.Metrics)
 	n.o.Metrics.OnScrape(n.stats.emit)
 	n.o.Metrics.OnScrape(n.emitCluster)
 	if n.cfg.Roles.Broker {

@@ -138,6 +138,7 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 	n.controllerTable = api.NewTable(api.ControllerListener, controllerKeys()...)
 	n.bgCtx, n.bgStop = context.WithCancel(context.Background())
 	begun := o.Clock.Now()
+	o.Phases.Register(o.Metrics) // first, so that a long recovery can be watched
 	n.enter(telemetry.Starting)
 	if err := n.start(ctx); err != nil {
 		n.logger.Error("start failed", "phase", o.Phases.Current().Phase.String(), "err", err)
