@@ -51,8 +51,14 @@ group.initial.rebalance.delay.ms=0
 
 func (w *world) start(t *testing.T) {
 	t.Helper()
+	w.startOn(t, w.fs)
+}
+
+// startOn starts the node on a disk that may fail.
+func (w *world) startOn(t *testing.T, disk vfs.FS) {
+	t.Helper()
 	w.net = &sim.Net{}
-	n, err := Start(t.Context(), Options{Config: w.cfg, FS: w.fs, Listen: w.net.Listen})
+	n, err := Start(t.Context(), Options{Config: w.cfg, FS: disk, Listen: w.net.Listen})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,98 @@
+package node
+
+import (
+	"errors"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"gregor/client"
+	"gregor/internal/vfs"
+)
+
+// TestFailingDirectory fails one of two log directories, and then the other: the node goes on with what is left, tells clients
+// and the controller, and gives up when nothing is.
+func TestFailingDirectory(t *testing.T) {
+	w := newWorld(t, "log.dirs=/d1,/d2\nmetadata.log.dir=/meta\n")
+	var broken atomic.Value
+	broken.Store("none")
+	disk := vfs.Hook(w.fs, func(op vfs.Op) error {
+		if op.Kind.Changes() && strings.HasPrefix(op.Path, broken.Load().(string)) {
+			return syscall.EIO
+		}
+		return nil
+	})
+	w.startOn(t, disk)
+	defer shutdown(t, w.node)
+	c := w.client(t)
+	defer c.Close()
+	if _, err := c.CreateTopics(t.Context(), []client.TopicSpec{{Name: "p", Partitions: 4, ReplicationFactor: 1}}, false); err != nil {
+		t.Fatal(err)
+	}
+	in := map[string][]int32{} // partitions by directory
+	ds, err := c.DescribeLogDirs(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range ds {
+		for _, r := range d.Replicas {
+			in[d.Path] = append(in[d.Path], r.Partition)
+		}
+	}
+	if len(in["/d1"]) == 0 || len(in["/d2"]) == 0 {
+		t.Fatalf("replicas are not spread: %v", in)
+	}
+	produce := func(partition int32) error {
+		p := c.NewProducer(client.ProducerOptions{DisableIdempotence: true, Acks: client.LeaderAck, DeliveryTimeout: 300 * time.Millisecond})
+		defer closeProducer(p)
+		return p.ProduceSync(t.Context(), &client.Record{Topic: "p", Partition: partition, Value: []byte("v")})
+	}
+	broken.Store("/d2")
+	if err := produce(in["/d2"][0]); err == nil {
+		t.Error("a record was written to a directory that fails")
+	}
+	if err := produce(in["/d1"][0]); err != nil {
+		t.Errorf("the other directory: %v", err)
+	}
+	waitFor(t, "the controller knows of the offline directory", func() bool {
+		m, err := c.Metadata(t.Context(), []string{"p"})
+		return err == nil && m.Topics[0].Partitions[in["/d2"][0]].Leader == -1 && m.Topics[0].Partitions[in["/d1"][0]].Leader == 1
+	})
+	if ds, err = c.DescribeLogDirs(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range ds {
+		if failed := d.Err != nil; failed != (d.Path == "/d2") {
+			t.Errorf("directory %s: %v", d.Path, d.Err)
+		}
+	}
+	select {
+	case err := <-w.node.Failed():
+		t.Fatalf("the node gives up although a directory is left: %v", err)
+	default:
+	}
+	broken.Store("/d")
+	if err := produce(in["/d1"][0]); err == nil {
+		t.Error("a record was written although all directories fail")
+	}
+	select {
+	case err := <-w.node.Failed():
+		if !errors.Is(err, syscall.EIO) || !strings.Contains(err.Error(), "all log directories are offline") {
+			t.Errorf("the node gives up with %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the node goes on without any directory")
+	}
+}
+
+func waitFor(t *testing.T, what string, ready func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if ready() {
+			return
+		}
+	}
+	t.Errorf("after 10 s still not: %s", what)
+}
