@@ -5,7 +5,7 @@ FUZZTIME ?= 30s
 BENCH    ?= .
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: build run test unit interop race lint fuzz bench clean help
+.PHONY: build run test unit interop race lint fuzz bench gobench clean help
 
 build: ## build bin/gregor
 	go build -trimpath -o $(BIN) ./cmd/gregor
@@ -33,7 +33,10 @@ lint: ## formatting, vet, staticcheck
 fuzz: ## every fuzz test for FUZZTIME (30s)
 	scripts/fuzz $(FUZZTIME)
 
-bench: ## Go benchmarks; BENCH selects by name
+bench: ## gregor and Kafka 4.4.0 side by side, half an hour; BENCHFLAGS, e.g. -quick; writes bench/RESULTS.md
+	bench/run $(BENCHFLAGS)
+
+gobench: ## Go benchmarks; BENCH selects by name
 	go test -run '^$$' -bench '$(BENCH)' -benchmem ./...
 
 clean: ## remove what was built

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/base64"
 	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
@@ -9,7 +10,7 @@ import (
 	"gregor/internal/record"
 )
 
-// values makes event-like JSON of exactly size bytes. At 1 KiB lz4 about halves it and zstd cuts it to about a third, as with
+// values makes event-like JSON of exactly size bytes. Batches of 1 KiB ones are about halved by lz4 and cut to about a third by zstd, as with
 // real events: field names repeat, ids and numbers do not.
 type values struct {
 	rnd *rand.Rand
@@ -36,13 +37,22 @@ func (v *values) id(n int) string {
 	return hex.EncodeToString(b)
 }
 
+// token is n random bytes as events often carry them, denser than an id.
+func (v *values) token(n int) string {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(v.rnd.Uint32())
+	}
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
 func (v *values) next(size int) []byte {
 	v.seq++
 	b := fmt.Appendf(nil, `{"event":%q,"seq":%d,"id":%q,"session":%q,"user":{"id":%d,"country":%q,"agent":%q},"items":[`,
 		eventKinds[v.rnd.IntN(len(eventKinds))], v.seq, v.id(16), v.id(16), v.rnd.IntN(1e7), countries[v.rnd.IntN(len(countries))], agents[v.rnd.IntN(len(agents))])
 	for {
 		item := fmt.Sprintf(`{"sku":"SKU-%07d","quantity":%d,"price_cents":%d,"warehouse":"wh-%03d","trace":%q},`,
-			v.rnd.IntN(1e7), 1+v.rnd.IntN(9), v.rnd.IntN(100000), v.rnd.IntN(200), v.id(6))
+			v.rnd.IntN(1e7), 1+v.rnd.IntN(9), v.rnd.IntN(100000), v.rnd.IntN(200), v.token(21))
 		if len(b)+len(item)+len(`],"note":""}`) > size {
 			break
 		}

@@ -74,7 +74,7 @@ func (b *bench) limits() error {
 	}
 	defer lockThread()()
 	for _, l := range plainLoads {
-		if err := b.limitProduce(l.name, l.load.batch*l.load.perRequest, b.scaled(l.load.bytes)); err != nil {
+		if err := b.limitProduce(l.name, l.load, b.scaled(l.load.bytes)/2); err != nil {
 			return fmt.Errorf("limit of %s: %w", l.name, err)
 		}
 	}
@@ -94,8 +94,10 @@ func (b *bench) limitFile() string { return filepath.Join(b.dir, "limit") }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// limitProduce reads requests of size bytes from a socket, checks their CRC-32C, and writes them to a file.
-func (b *bench) limitProduce(name string, size int, total int64) error {
+// limitProduce reads requests as large as those of a load from a socket, checks the CRC-32C of each batch, and writes each to a
+// file, which grows by a batch at a time as a partition does.
+func (b *bench) limitProduce(name string, load produceLoad, total int64) error {
+	size := load.batch * load.perRequest
 	if err := os.RemoveAll(b.limitFile()); err != nil {
 		return err
 	}
@@ -134,9 +136,11 @@ func (b *bench) limitProduce(name string, size int, total int64) error {
 		if err := readFull(to, buf); err != nil {
 			return err
 		}
-		sum ^= crc32.Checksum(buf, castagnoli)
-		if _, err := f.Write(buf); err != nil {
-			return err
+		for batch := range slices.Chunk(buf, load.batch) {
+			sum ^= crc32.Checksum(batch, castagnoli)
+			if _, err := f.Write(batch); err != nil {
+				return err
+			}
 		}
 	}
 	b.limitPerByte(name, int64(requests)*int64(size), threadCPU()-begin, time.Since(at))

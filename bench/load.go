@@ -120,7 +120,7 @@ func (b *bench) warmUp(s *server) error {
 	b.silent, b.profiles, b.only = true, "", regexp.MustCompile("")
 	defer func() { b.silent, b.figures, b.only, b.profiles = false, notes, only, profiles }()
 	for range b.warmRounds {
-		t, sum, err := b.produceWorkload(s, "warm", produceLoad{bytes: b.scaled(1 << 29), batch: 64 << 10, perRequest: 12})
+		t, sum, err := b.produceWorkload(s, "warm", produceLoad{bytes: b.scaled(1 << 30), batch: 64 << 10, perRequest: 12})
 		if err != nil {
 			return err
 		}
@@ -133,7 +133,7 @@ func (b *bench) warmUp(s *server) error {
 				return err
 			}
 		}
-		if err := b.tinyWorkload(s, "warm", 8, b.tinyTime*3/5); err != nil {
+		if err := b.tinyWorkload(s, "warm", 8, b.tinyTime*4/5); err != nil {
 			return err
 		}
 	}

@@ -105,7 +105,7 @@ func run(args []string) error {
 		return err
 	}
 	b := &bench{dir: *dir, port: *port, profiles: *profiles, quiet: *quiet, scale: 1, warmRounds: *warm, batches: map[string][]encoded{},
-		restTime: 5 * time.Second, idleTime: 10 * time.Second, tinyTime: 5 * time.Second, e2eWarm: 3 * time.Second, e2eTime: 12 * time.Second,
+		restTime: 5 * time.Second, idleTime: 10 * time.Second, tinyTime: 5 * time.Second, e2eWarm: 2 * time.Second, e2eTime: 10 * time.Second,
 		command: strings.Join(append([]string{"bench/run"}, args...), " ")}
 	if b.only, err = regexp.Compile(*only); err != nil {
 		return fmt.Errorf("-only: %w", err)
@@ -156,11 +156,9 @@ func run(args []string) error {
 		b.tsv = tsv
 	}
 	tune()
-	if err := b.all(kinds, *rounds, *manyRounds, counts, *out); err != nil {
-		return err
-	}
+	err = b.all(kinds, *rounds, *manyRounds, counts, *out)
 	fmt.Println(table(b.figures))
-	return nil
+	return err
 }
 
 // tune keeps Go's runtime out of the way of blocking threads: a processor for each, so that none waits until another's is found
@@ -171,8 +169,10 @@ func tune() {
 	debug.SetMemoryLimit(4 << 30)
 }
 
-// all runs the plan. After every round the results so far are written.
+// all runs the plan. After every part the results so far are written. A part that fails is told of at the end; the others are
+// measured all the same.
 func (b *bench) all(kinds []kind, rounds, manyRounds int, counts []int, out string) error {
+	var failures []error
 	for b.round = 1; b.round <= max(rounds, manyRounds); b.round++ {
 		var parts []func(kind) error
 		if b.round <= rounds {
@@ -190,19 +190,22 @@ func (b *bench) all(kinds []kind, rounds, manyRounds int, counts []int, out stri
 			for i := range kinds {
 				k := kinds[(i+b.round-1)%len(kinds)] // A B, B A: nobody always comes first
 				if err := part(k); err != nil {
-					return fmt.Errorf("round %d, %s: %w", b.round, k.name, err)
+					err = fmt.Errorf("round %d, %s: %w", b.round, k.name, err)
+					fmt.Fprintln(os.Stderr, "bench:", err)
+					failures = append(failures, err)
 				}
 				killAll()
+				b.last = nil
 				debug.FreeOSMemory()
 			}
-		}
-		if out != "" {
-			if err := writeResults(filepath.Join(out, "RESULTS.md"), b.command, b.figures); err != nil {
-				return err
+			if out != "" {
+				if err := writeResults(filepath.Join(out, "RESULTS.md"), b.command, b.figures); err != nil {
+					return err
+				}
 			}
 		}
 	}
-	return nil
+	return errors.Join(failures...)
 }
 
 // wants says whether any of the workloads is to be measured. A name also stands for those that begin with it.

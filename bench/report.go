@@ -221,10 +221,24 @@ func table(figures []figure) string {
 				}
 			}
 		}
-		n := len(all[key{"gregor", r.workload, r.name}])
+		n := max(len(all[key{"gregor", r.workload, r.name}]), len(all[key{"kafka", kw, r.name}]))
 		fmt.Fprintf(&b, "| %s: %s, %s | %s | %s | %s | %s | %s | %s | %d |\n", group, r.label, r.unit, oursText, theirsText, ratio, limitText, aimText, reached, n)
 	}
 	return b.String()
+}
+
+// othersCPU is the median of what everything else used during a server's loads.
+func othersCPU(figures []figure, server string) float64 {
+	var v []float64
+	for _, f := range figures {
+		if f.server == server && f.name == "others_cpu" {
+			v = append(v, f.value)
+		}
+	}
+	if len(v) == 0 {
+		return 0
+	}
+	return median(v)
 }
 
 func reportFiles(paths []string) error {
@@ -266,6 +280,8 @@ them on all cores (recovery), or passes messages of that size to and fro (100-by
 `, time.Now().UTC().Format("2006-01-02"), command, cpuModel(), runtime.NumCPU(), memTotal(), oneLine("uname", "-r"),
 		oneLine("git", "describe", "--always", "--dirty", "--abbrev=12"), runtime.Version(), javaVersion())
 	b.WriteString(table(figures))
+	fmt.Fprintf(&b, "\nMeanwhile everything else on the machine used %s %% of a core while gregor was measured and %s %% while Kafka was (medians over the loads).\n",
+		number(othersCPU(figures, "gregor")), number(othersCPU(figures, "kafka")))
 	notes, err := os.ReadFile(filepath.Join(filepath.Dir(path), "NOTES.md"))
 	if err == nil {
 		b.WriteString("\n")
