@@ -89,3 +89,15 @@ func AppendResponseHeader(dst []byte, k Key, version int16, correlationID int32)
 	}
 	return dst
 }
+
+// SkipResponseHeader returns the body of the response to such a request, given what follows the correlation id of its header.
+func SkipResponseHeader(k Key, version int16, frame []byte) ([]byte, error) {
+	if ResponseHeaderVersion(k, version) == 0 {
+		return frame, nil
+	}
+	body, err := skipTags(frame)
+	if err != nil {
+		return nil, fmt.Errorf("tagged fields of the response header: %w", err)
+	}
+	return body, nil
+}

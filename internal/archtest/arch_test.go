@@ -38,6 +38,7 @@ var rooms = []room{
 	{"internal/metadata", "the image of the metadata log, which raft replicates"},
 	{"internal/raft", "replicates one log; knows records but not their meaning"},
 	{"internal/network", "moves requests; knows the table of APIs but no handler"},
+	{"internal/peer", "sends requests to other nodes; knows the table of APIs but not what requests mean"},
 	{"internal/security", "decides who may do what; asked by those above"},
 	{"internal/log", "stores batches; knows nothing of leaders, followers or requests"},
 	{"internal/timeline", "values that can go back; pure data structures"},
