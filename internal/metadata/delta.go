@@ -174,6 +174,9 @@ func (d *Delta) replay(m message.Message) error {
 	case *message.ClientQuotaRecord:
 		d.clientQuotas().replay(r)
 	case *message.ProducerIdsRecord:
+		if r.NextProducerID < 0 {
+			return fmt.Errorf("next producer id %d", r.NextProducerID)
+		}
 		d.ProducerIDs = &ProducerIDsDelta{r.NextProducerID}
 	case *message.AccessControlEntryRecord:
 		d.acls().Changed[r.ID] = &ACL{r.ResourceType, r.ResourceName, r.PatternType, r.Principal, r.Host, r.Operation, r.PermissionType}
