@@ -193,7 +193,8 @@ func (b *bench) limitFetch(total int64) error {
 	if err != nil {
 		return err
 	}
-	for name, consumers := range fetchLoads {
+	for _, l := range fetchLoads {
+		name, consumers := l.name, l.clients
 		var wg sync.WaitGroup
 		errs := make([]error, 2*consumers)
 		cpu := make([]time.Duration, consumers)
@@ -246,7 +247,8 @@ func (b *bench) limitPerByte(name string, n int64, cpu, took time.Duration) {
 
 // limitTiny passes requests of the size of tinyWorkload's to and fro.
 func (b *bench) limitTiny() error {
-	for name, n := range map[string]int{"tiny-1": 1, "tiny-16": 16} {
+	for _, l := range tinyLoads {
+		name, n := l.name, l.clients
 		begin := time.Now()
 		end := begin.Add(b.tinyTime / 2)
 		lats := make([][]time.Duration, n)

@@ -25,8 +25,15 @@ var (
 		{"produce-lz4", produceLoad{bytes: 1 << 30, batch: 256 << 10, perRequest: 4, codec: record.LZ4}},
 		{"produce-zstd", produceLoad{bytes: 1 << 30, batch: 256 << 10, perRequest: 4, codec: record.Zstd}},
 	}
-	fetchLoads = map[string]int{"fetch-1": 1, "fetch-4": 4}
+	fetchLoads = []clientLoad{{"fetch-1", 1}, {"fetch-4", 4}}
+	tinyLoads  = []clientLoad{{"tiny-1", 1}, {"tiny-16", 16}}
 )
+
+// clientLoad is a workload that differs from another in the number of its clients.
+type clientLoad struct {
+	name    string
+	clients int
+}
 
 // load runs everything that one node does under load, on a server that has been warmed up.
 func (b *bench) load(k kind) error {
@@ -64,9 +71,9 @@ func (b *bench) load(k kind) error {
 			return err
 		}
 		if l.name == "produce-1m" {
-			for _, name := range []string{"fetch-1", "fetch-4"} {
-				if b.wants(name) {
-					if err := b.fetchWorkload(s, name, t, sum, fetchLoads[name]); err != nil {
+			for _, l := range fetchLoads {
+				if b.wants(l.name) {
+					if err := b.fetchWorkload(s, l.name, t, sum, l.clients); err != nil {
 						return err
 					}
 				}
@@ -93,9 +100,9 @@ func (b *bench) load(k kind) error {
 			}
 		}
 	}
-	for name, conns := range map[string]int{"tiny-1": 1, "tiny-16": 16} {
-		if b.wants(name) {
-			if err := b.tinyWorkload(s, name, conns, b.tinyTime); err != nil {
+	for _, l := range tinyLoads {
+		if b.wants(l.name) {
+			if err := b.tinyWorkload(s, l.name, l.clients, b.tinyTime); err != nil {
 				return err
 			}
 		}
