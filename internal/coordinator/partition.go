@@ -1,11 +1,23 @@
 package coordinator
 
-import "unicode/utf8"
+import (
+	"math"
+	"unicode/utf8"
+)
 
 // PartitionFor is the partition of an internal topic that holds the state of key (a group id, a transactional id): Java's
-// String.hashCode without its sign bit, modulo the number of partitions. All clients and brokers must agree on it.
+// String.hashCode, its absolute value, modulo the number of partitions. All brokers must agree on it, also on the one number that
+// has no absolute value: Kafka takes 0 for it. (Producers choose partitions by the hash without its sign bit, which is another
+// number for half of all keys.)
 func PartitionFor(key string, partitions int32) int32 {
-	return int32(javaHash(key)&0x7fffffff) % partitions
+	h := int32(javaHash(key))
+	switch {
+	case h == math.MinInt32:
+		return 0
+	case h < 0:
+		h = -h
+	}
+	return h % partitions
 }
 
 // javaHash is String.hashCode, which runs over UTF-16 units.
