@@ -1,6 +1,7 @@
 package raft
 
 import (
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -100,19 +101,27 @@ func (c *Core) fetchFromBootstrap(now time.Time) {
 	}
 }
 
-// bootstrapPeers are the configured servers, or else the static voters.
+// bootstrapPeers are the configured servers, or else the static voters, and the voters in force wherever they are besides: the
+// configuration may be older than the quorum.
+//
+// Differs from Kafka, which asks only the former.
 func (c *Core) bootstrapPeers() []*peer {
 	var list []*peer
-	if len(c.cfg.Bootstrap) > 0 {
-		for _, b := range c.cfg.Bootstrap {
-			list = append(list, c.peers[b.ID])
-		}
-		return list
-	}
-	for _, v := range c.cfg.StaticVoters {
-		if p := c.voterPeer(v); p != nil {
+	add := func(p *peer) {
+		if p != nil && !slices.ContainsFunc(list, func(o *peer) bool { return o.Host == p.Host && o.Port == p.Port }) {
 			list = append(list, p)
 		}
+	}
+	for _, b := range c.cfg.Bootstrap {
+		add(c.peers[b.ID])
+	}
+	if len(c.cfg.Bootstrap) == 0 {
+		for _, v := range c.cfg.StaticVoters {
+			add(c.voterPeer(v))
+		}
+	}
+	for _, v := range c.view.lastVoters() {
+		add(c.voterPeer(v))
 	}
 	return list
 }

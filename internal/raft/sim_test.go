@@ -85,19 +85,20 @@ type world struct {
 	cut        map[[2]int32]bool // one-way
 
 	// What the checkers know.
-	leaders   map[int32]int32        // epoch -> who led it
-	votes     map[voteKey]ReplicaKey // who voted for whom
-	batches   map[batchID]batchFact  // every batch that was ever in a log
-	committed []batchID              // the batches below the highest high watermark known, in order
-	states    map[int64]uint64       // state machine by offset
-	acked     map[int64]uint64       // what clients were told is committed
-	value     uint64                 // next value that a client writes
-	maxHW     int64
-	mutation  string // a rule that is broken on purpose
-	elections int
-	changes   int
-	installs  int
-	truncates int
+	leaders     map[int32]int32        // epoch -> who led it
+	votes       map[voteKey]ReplicaKey // who voted for whom
+	batches     map[batchID]batchFact  // every batch that was ever in a log
+	committed   []batchID              // the batches below the highest high watermark known, in order
+	committedIn []int32                // the epochs in which they were committed
+	states      map[int64]uint64       // state machine by offset
+	acked       map[int64]uint64       // what clients were told is committed
+	value       uint64                 // next value that a client writes
+	maxHW       int64
+	mutation    string // a rule that is broken on purpose
+	elections   int
+	changes     int
+	installs    int
+	truncates   int
 }
 
 type voteKey struct {
@@ -129,6 +130,7 @@ type simNode struct {
 	up    bool
 
 	clock    *clock.Manual
+	rate     float64 // of its clock
 	r        *replica
 	rlog     Log
 	fuse     int // operations of the disk until it crashes; negative is never
@@ -191,6 +193,7 @@ func newWorld(seed uint64, mutation string) *world {
 			fuse: -1, observer: i >= voters, disk: vfs.NewMem()}
 		n.disk.SetClock(func() time.Time { return simStart })
 		n.clock = clock.NewManual(simStart)
+		n.rate = 0.9 + 0.2*w.rng.Float64()
 		if !w.real {
 			n.mem = &memLog{}
 		}
@@ -384,8 +387,18 @@ func (l *memLog) firstBase() int64 {
 	return l.base
 }
 
+// local is what the node's clock shows at a time of the world: clocks run at different rates.
+func (n *simNode) local(at time.Duration) time.Time {
+	return simStart.Add(time.Duration(float64(at) * n.rate))
+}
+
+// world is when the node's clock shows a time.
+func (n *simNode) world(t time.Time) time.Duration {
+	return time.Duration(float64(t.Sub(simStart))/n.rate) + 1
+}
+
 func (n *simNode) tickClock() {
-	t := simStart.Add(n.w.now)
+	t := n.local(n.w.now)
 	if d := t.Sub(n.clock.Now()); d > 0 {
 		n.clock.Advance(d)
 	}
@@ -433,7 +446,7 @@ func (n *simNode) settle() {
 		})
 	}
 	if d := n.r.deadline(); !d.IsZero() {
-		at := max(d.Sub(simStart), n.w.now)
+		at := max(n.world(d), n.w.now)
 		if n.wake < 0 || at < n.wake {
 			n.wake = at
 			alive := n.alive
@@ -769,6 +782,15 @@ func (w *world) membership() {
 	if l == nil {
 		return
 	}
+	if l.r.core.view.lastVersion() < 1 {
+		l.step(UpgradeAsked{Epoch: l.r.core.epoch, Version: 1, Done: func(last int64, err error) {
+			w.logf("upgrade: %d %v", last, err)
+			if err == nil && last >= 0 {
+				w.changes++
+			}
+		}})
+		return
+	}
 	n := w.nodes[w.rng.IntN(len(w.nodes))]
 	voters := l.r.core.view.lastVoters()
 	done := func(what string) func(kmsg.Response) {
@@ -913,6 +935,10 @@ func (w *world) run() (err error) {
 		w.fail("no progress after healing: high watermark %d", w.maxHW)
 	}
 	if !w.converged() {
+		for _, n := range w.nodes {
+			c := n.r.core
+			n.logf("%v epoch %d leader %d log %d to %v hw %d voters %v", c.role, c.epoch, c.leader, c.view.start, c.view.endPoint(), c.hw, c.view.lastVoters())
+		}
 		w.fail("replicas do not catch up after healing: high watermark %d", w.maxHW)
 	}
 	w.checkAcked()
