@@ -376,10 +376,12 @@ func (l *Lifecycle) ReadyToUnfence() {
 	})
 }
 
-// MetadataAdvanced tells that MetadataOffset has moved. A broker that waits to catch up then asks at once.
+// MetadataAdvanced tells that MetadataOffset has moved. A broker that waits to catch up, or for its leaderships to move, then
+// asks at once.
 func (l *Lifecycle) MetadataAdvanced() {
 	l.mu.Lock()
-	waits := l.core.state == Starting && l.core.registered || l.core.state == Recovery && l.core.ready
+	waits := l.core.state == Starting && l.core.registered || l.core.state == Recovery && l.core.ready ||
+		l.core.state == PendingControlledShutdown && l.core.asked
 	l.mu.Unlock()
 	if waits {
 		l.do(func(c *lifecycle, now time.Time) { c.hurry(now) })

@@ -141,7 +141,6 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 	o.Phases.Register(o.Metrics) // first, so that a long recovery can be watched
 	n.enter(telemetry.Starting)
 	if err := n.start(ctx); err != nil {
-		n.logger.Error("start failed", "phase", o.Phases.Current().Phase.String(), "err", err)
 		n.abort()
 		return nil, err
 	}
