@@ -2,7 +2,9 @@ package config
 
 import (
 	"bufio"
+	"bytes"
 	"compress/gzip"
+	"flag"
 	"os"
 	"strings"
 	"testing"
@@ -137,5 +139,24 @@ func TestParseIsKafkas(t *testing.T) {
 			}
 			t.Errorf("%s = %q:\n got %s\nwant %s", l[1], l[2], got, want)
 		}
+	}
+}
+
+var rewrite = flag.Bool("rewrite", false, "write docs/configuration.md anew")
+
+func TestDocumentIsUpToDate(t *testing.T) {
+	const page = "../../docs/configuration.md"
+	var want bytes.Buffer
+	if err := Document(&want); err != nil {
+		t.Fatal(err)
+	}
+	if *rewrite {
+		if err := os.WriteFile(page, want.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(page)
+	if err != nil || !bytes.Equal(got, want.Bytes()) {
+		t.Errorf("%s doesn't say what the declarations do (%v): run go test ./internal/config -rewrite", page, err)
 	}
 }
