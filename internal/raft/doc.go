@@ -21,6 +21,15 @@
 //   - Voters in force are those of the last KRaftVoters record in the log, committed or not; at most one change is under way.
 //   - A listener sees each committed record once, in order, after at most one snapshot at the start or after a gap.
 //
+// # Tests
+//
+// testdata/*.txt are traces of the core, one file a subject, that read as a description of the protocol; TestSimulation drives
+// whole quorums through faults from a seed, and TestMutationsAreCaught proves its checkers; golden and damaged directories of
+// Kafka's are opened as Kafka opens them.
+//
+// KIPs: 595 (the quorum), 630 (snapshots), 853 (voters in the log), 996 (pre-vote), 1166 (the follower's high watermark in a
+// fetch), 1186 (joining by itself). Kafka's classes are KafkaRaftClient, QuorumState, LeaderState, KafkaRaftLog.
+//
 // # Concurrency
 //
 // All methods of Node are safe for concurrent use. Core and store belong to whoever drives them.

@@ -171,13 +171,15 @@ func (w *world) between(a, b time.Duration) time.Duration {
 }
 
 // newWorld makes a quorum of voters and some observers that are not started as voters.
-func newWorld(seed uint64, mutation string) *world {
+func newWorld(seed uint64, mutation string) *world { return newWorldTo(seed, mutation, nil) }
+
+// newWorldTo is newWorld with a log of what happens.
+func newWorldTo(seed uint64, mutation string, out io.Writer) *world {
 	w := &world{
-		seed: seed, rng: rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15)), mutation: mutation,
+		out: out, seed: seed, rng: rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15)), mutation: mutation,
 		cut: map[[2]int32]bool{}, leaders: map[int32]int32{}, votes: map[voteKey]ReplicaKey{},
 		batches: map[batchID]batchFact{}, states: map[int64]uint64{0: 0}, acked: map[int64]uint64{}, value: 1,
 	}
-	w.out = simOut
 	w.real = *simReal || seed%64 == 7
 	w.codec = seed%8 == 3
 	w.slowSync = []time.Duration{time.Millisecond, 5 * time.Millisecond, 60 * time.Millisecond}[w.rng.IntN(3)]
@@ -987,13 +989,27 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
-func newWorldLogged(seed uint64, mutation string) *world {
-	w := &world{}
-	if *simLog {
-		simOut = os.Stderr
+// A seed gives the same run every time.
+func TestSimulationIsReproducible(t *testing.T) {
+	t.Parallel()
+	for seed := uint64(1); seed <= 12; seed++ {
+		run := func() (uint64, error) {
+			h := fnv.New64a()
+			w := newWorldTo(seed, "", h)
+			err := w.run()
+			return h.Sum64(), err
+		}
+		a, err1 := run()
+		b, err2 := run()
+		if a != b || err1 != nil || err2 != nil {
+			t.Errorf("seed %d: %x and %x, %v and %v", seed, a, b, err1, err2)
+		}
 	}
-	w = newWorld(seed, mutation)
-	return w
 }
 
-var simOut io.Writer
+func newWorldLogged(seed uint64, mutation string) *world {
+	if *simLog {
+		return newWorldTo(seed, mutation, os.Stderr)
+	}
+	return newWorld(seed, mutation)
+}
