@@ -8,7 +8,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 .PHONY: build run test unit interop race lint fuzz bench gobench clean help
 
 build: ## build bin/gregor
-	go build -trimpath -o $(BIN) ./cmd/gregor
+	CGO_ENABLED=0 go build -trimpath -o $(BIN) ./cmd/gregor
 
 run: build ## run a node on localhost:9092, its data in ./data
 	$(BIN) server

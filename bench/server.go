@@ -22,11 +22,11 @@ type kind struct {
 	serve  func(properties string) *exec.Cmd
 }
 
-// gregorKind builds gregor from this checkout.
+// gregorKind builds gregor from this checkout as make does.
 func gregorKind(root, dir string) (kind, error) {
 	bin := filepath.Join(dir, "gregor-bin")
 	build := exec.Command("go", "build", "-trimpath", "-o", bin, "./cmd/gregor")
-	build.Dir = root
+	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return kind{}, fmt.Errorf("build gregor: %w\n%s", err, out)
 	}
