@@ -776,7 +776,7 @@ func TestFlushSettings(t *testing.T) {
 		t.Errorf("recovery point %d, want 3", l.RecoveryPoint())
 	}
 	w.cfg.FlushMessages, w.cfg.FlushInterval = 0, 10*time.Second
-	w.m.UpdateConfig("a", w.cfg)
+	l.SetConfig(w.cfg)
 	w.clock.Advance(9 * time.Second)
 	w.m.Tick()
 	if l.RecoveryPoint() != 3 {

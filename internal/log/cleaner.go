@@ -126,6 +126,12 @@ func (l *Log) clean(ctx context.Context, c cleanable, mapBytes int64) (st CleanS
 	cfg := l.cfg.Load()
 	st.FirstDirty = c.firstDirty
 	segs := l.segs()
+	defer func() {
+		// Retention takes segments away from the front, and then it is no fault of theirs that they can't be read.
+		if err != nil && l.segs()[0].base > segs[0].base {
+			err = fmt.Errorf("%w: %w", errGivenUp, err)
+		}
+	}()
 	m, err := l.buildOffsetMap(ctx, segs, c, mapBytes)
 	if err != nil {
 		return st, err
@@ -707,7 +713,7 @@ func (m *Manager) CleanOnce(ctx context.Context) (cleaned bool, err error) {
 			return false, l.setUncleanable(fmt.Errorf("nothing from offset %d on fits into the cleaner's buffer", st.FirstDirty))
 		}
 		return true, l.parent.checkpointCleaned()
-	case errors.Is(err, errGivenUp), ctx.Err() != nil, isFull(err), l.parent.offline() != nil:
+	case errors.Is(err, errGivenUp), ctx.Err() != nil, isFull(err), isOutOfFiles(err), l.parent.offline() != nil:
 		return false, nil // another time
 	}
 	l.mu.Lock()

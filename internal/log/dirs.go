@@ -135,11 +135,12 @@ func (d *logDir) lines(of func(l *Log) (int64, bool)) []partitionOffset {
 
 // checkpoint writes one checkpoint file if something changed since it was last written.
 func (d *logDir) checkpoint(name string, dirty *atomic.Bool, of func(l *Log) (int64, bool)) error {
+	// Who finds that there is nothing to write must not go on before the one who writes is through.
+	d.writing.Lock()
+	defer d.writing.Unlock()
 	if d.offline() != nil || !dirty.Swap(false) {
 		return nil
 	}
-	d.writing.Lock()
-	defer d.writing.Unlock()
 	if err := replaceFile(d.m.e.fs, d.file(name), encodeOffsets(d.lines(of)), syncAll); err != nil {
 		dirty.Store(true)
 		err = fmt.Errorf("checkpoint %s: %w", d.file(name), err)

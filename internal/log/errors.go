@@ -56,10 +56,15 @@ func isFull(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
+// isOutOfFiles says whether an I/O error only means that the process or the system has no descriptor left at the moment.
+func isOutOfFiles(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+}
+
 // passing says whether an I/O error says nothing about the health of the disk: it's full, the process is out of descriptors,
 // the log was closed meanwhile, or the file is shorter than it should be.
 func passing(err error) bool {
-	return isFull(err) || errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, errClosed) ||
+	return isFull(err) || isOutOfFiles(err) || errors.Is(err, errClosed) ||
 		errors.Is(err, fs.ErrClosed) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 

@@ -1,11 +1,9 @@
 package log
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
-	"syscall"
 
 	"gregor/internal/vfs"
 )
@@ -146,7 +144,7 @@ func (fc *fileCache) open(path string) (vfs.File, error) {
 // retry runs open again after making room when the process is out of descriptors.
 func (fc *fileCache) retry(open func() (vfs.File, error)) (vfs.File, error) {
 	f, err := open()
-	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+	if isOutOfFiles(err) {
 		fc.mu.Lock()
 		fc.evictLocked(len(fc.ring) / 2)
 		fc.mu.Unlock()

@@ -104,7 +104,9 @@ type Log struct {
 	failed  atomic.Pointer[error] // an I/O error that a log without a Manager met
 	meta    bool                  // the metadata log: flushed by its owner, recovered from the start, no retention of its own
 
-	// Lock order: mu, shape, marks.
+	// Lock order: flushing, mu, shape, marks.
+
+	flushing sync.Mutex // one flush at a time; held too while the directory moves, for a flush goes by names
 
 	mu        sync.Mutex // guards all down to shape, and who may append, roll, truncate or delete
 	prod      producers
@@ -134,7 +136,6 @@ type Log struct {
 	recent       *recentEnds // where the last appends began and ended; nil before the first
 	open         []openTxn   // ascending by first offset
 	unreplicated []doneTxn   // likewise
-	flushing     sync.Mutex
 }
 
 // TopicPartition is the partition.

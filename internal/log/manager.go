@@ -693,6 +693,9 @@ func (m *Manager) retire(l *Log) error {
 		return err
 	}
 	to := d.file(suffixedDirName(l.tp, u, kindDelete))
+	// Flushes and readers open files by their names: one that finds the directory gone would take the disk for broken.
+	l.flushing.Lock()
+	defer l.flushing.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed == nil {
@@ -701,24 +704,20 @@ func (m *Manager) retire(l *Log) error {
 	if err := d.offline(); err != nil {
 		return nil // the directory is gone for now; its contents will be found stray
 	}
-	if err := m.e.fs.Rename(l.dir.get(), to); err != nil {
+	l.shape.Lock()
+	err = m.e.fs.Rename(l.dir.get(), to)
+	if err == nil {
+		l.dir.set(to)
+	}
+	l.shape.Unlock()
+	if err != nil {
 		return l.ioError("delete", err)
 	}
-	l.dir.set(to)
 	for _, s := range l.segs() {
-		s.close(m.e.files, false)
+		s.close(m.e.files, true) // with the last slice, or a file that is removed would keep its room on the disk
 	}
 	m.removeAfter(d, to)
 	return nil
-}
-
-// UpdateConfig gives the logs of a topic a new configuration.
-func (m *Manager) UpdateConfig(topic string, cfg Config) {
-	for l := range m.Logs() {
-		if l.tp.Topic == topic {
-			l.SetConfig(cfg)
-		}
-	}
 }
 
 // Dirs describes the log directories in the order of the options.

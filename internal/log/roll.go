@@ -3,6 +3,7 @@ package log
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"slices"
 	"time"
@@ -237,15 +238,24 @@ const maxOffset = math.MaxInt64
 func (l *Log) flushTo(upTo int64, all bool) error {
 	l.flushing.Lock()
 	defer l.flushing.Unlock()
+	for {
+		if again, err := l.flushOnce(upTo, all); !again {
+			return err
+		}
+	}
+}
+
+// flushOnce is flushTo unless segments are taken away under it: then it must be done again. flushing is held.
+func (l *Log) flushOnce(upTo int64, all bool) (again bool, err error) {
 	l.mu.Lock()
 	if err := l.usable(); err != nil {
 		l.mu.Unlock()
-		return err
+		return false, err
 	}
 	if l.cutTo >= 0 {
 		if err := l.repairTail(); err != nil {
 			l.mu.Unlock()
-			return err
+			return false, err
 		}
 	}
 	l.marks.Lock()
@@ -256,7 +266,7 @@ func (l *Log) flushTo(upTo int64, all bool) error {
 			l.lastFlush = l.e.clock.Now()
 		}
 		l.mu.Unlock()
-		return nil
+		return false, nil
 	}
 	segs := l.segs()
 	from := max(segmentAt(segs, l.recovery), 0)
@@ -277,7 +287,7 @@ func (l *Log) flushTo(upTo int64, all bool) error {
 	l.entries = false
 	l.mu.Unlock()
 
-	err := func() error {
+	err = func() error {
 		if err := l.syncIdentity(); err != nil {
 			return err
 		}
@@ -307,10 +317,10 @@ func (l *Log) flushTo(upTo int64, all bool) error {
 	defer l.mu.Unlock()
 	if err != nil {
 		l.entries = l.entries || entries
-		if l.truncated != truncated || errors.Is(err, errClosed) {
-			return nil // segments were cut away or replaced under the flush
+		if (errors.Is(err, errClosed) || errors.Is(err, fs.ErrNotExist)) && !containsAll(l.segs(), segs[from:to]) {
+			return true, nil // truncation, retention or the cleaner has taken segments away
 		}
-		return l.ioError("flush", err)
+		return false, l.ioError("flush", err)
 	}
 	l.dirSynced = true
 	if upTo == maxOffset {
@@ -322,7 +332,17 @@ func (l *Log) flushTo(upTo int64, all bool) error {
 			l.parent.recoveryDirty.Store(true)
 		}
 	}
-	return nil
+	return false, nil
+}
+
+// containsAll says whether segs has every one of some.
+func containsAll(segs, some []*segment) bool {
+	for _, s := range some {
+		if !slices.Contains(segs, s) {
+			return false
+		}
+	}
+	return true
 }
 
 // syncIdentity makes the directory's own entry and partition.metadata durable, once.

@@ -3,6 +3,7 @@ package replica
 import (
 	"fmt"
 
+	"gregor/internal/api"
 	"gregor/internal/log"
 )
 
@@ -24,8 +25,16 @@ func (c *CoordinatorLog) Append(partition, leaderEpoch int32, batch []byte) (end
 	if err != nil {
 		return 0, err
 	}
+	return c.appendTo(p, leaderEpoch, batch)
+}
+
+func (c *CoordinatorLog) appendTo(p *Partition, leaderEpoch int32, batch []byte) (endOffset int64, err error) {
+	t := c.m.TopicByID(p.topicID)
+	if t == nil {
+		return 0, api.ErrUnknownTopicOrPartition // deleted since
+	}
 	info, err := p.Append(batch, AppendOptions{Origin: log.Coordinator, RequiredAcks: -1,
-		MinISR: int(c.m.Topic([]byte(c.topic)).Config().MinInsyncReplicas), LeaderEpoch: leaderEpoch})
+		MinISR: int(t.Config().MinInsyncReplicas), LeaderEpoch: leaderEpoch})
 	if err != nil {
 		return 0, err
 	}

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -42,7 +43,7 @@ type Manager struct {
 	image  atomic.Pointer[metadata.Image]
 	topics *topicTable
 
-	publishMu sync.Mutex // one Publish, config change or directory failure at a time
+	publishMu sync.Mutex // one Publish or config change at a time
 }
 
 // Topic is a topic of which this broker has replicas.
@@ -152,38 +153,52 @@ func (m *Manager) Publish(d *metadata.Delta, img *metadata.Image) {
 	}
 }
 
-// remove drops the replicas, grouped by topic as they come.
-func (m *Manager) remove(gone []metadata.LocalPartition) {
-	for _, lp := range gone {
-		t := m.TopicByID(lp.TopicID)
-		p := t.Partition(lp.Partition)
-		if p == nil {
-			continue
-		}
-		p.drop(api.ErrUnknownTopicOrPartition)
-		parts := slices.Clone(*t.parts.Load())
-		parts[lp.Partition] = nil
-		t.parts.Store(&parts)
-		if !slices.ContainsFunc(parts, func(p *Partition) bool { return p != nil }) {
-			m.topics.remove(t)
-		}
-		if err := m.logs.Delete(p.tp); err != nil {
-			m.logger.Error("delete replica", slog.String("topic", lp.Topic), slog.Int("partition", int(lp.Partition)), slog.Any("err", err))
-		}
-	}
-}
-
-// apply makes the replicas that are not here yet and gives each its role. Changes of one topic are neighbours, so that its
-// table of partitions is copied once.
-func (m *Manager) apply(img *metadata.Image, changed []metadata.LocalPartition) {
+// eachTopic calls f with the changes of one topic after another. They are neighbours, so that a topic's table of partitions is
+// copied once.
+func eachTopic(changed []metadata.LocalPartition, f func(ofTopic []metadata.LocalPartition)) {
 	for len(changed) > 0 {
 		n := 1
 		for n < len(changed) && changed[n].TopicID == changed[0].TopicID {
 			n++
 		}
-		m.applyTopic(img, changed[:n])
+		f(changed[:n])
 		changed = changed[n:]
 	}
+}
+
+// remove drops the replicas.
+func (m *Manager) remove(gone []metadata.LocalPartition) { eachTopic(gone, m.removeFromTopic) }
+
+func (m *Manager) removeFromTopic(gone []metadata.LocalPartition) {
+	t := m.TopicByID(gone[0].TopicID)
+	if t == nil {
+		return
+	}
+	parts, offline := slices.Clone(*t.parts.Load()), maps.Clone(*t.offline.Load())
+	var dropped []*Partition
+	for _, lp := range gone {
+		delete(offline, lp.Partition)
+		if p := t.Partition(lp.Partition); p != nil {
+			p.drop(api.ErrUnknownTopicOrPartition)
+			parts[lp.Partition] = nil
+			dropped = append(dropped, p)
+		}
+	}
+	t.parts.Store(&parts)
+	t.offline.Store(&offline)
+	if len(offline) == 0 && !slices.ContainsFunc(parts, func(p *Partition) bool { return p != nil }) {
+		m.topics.remove(t)
+	}
+	for _, p := range dropped {
+		if err := m.logs.Delete(p.tp); err != nil {
+			m.logger.Error("delete replica", slog.String("topic", t.name), slog.Int("partition", int(p.tp.Partition)), slog.Any("err", err))
+		}
+	}
+}
+
+// apply makes the replicas that are not here yet and gives each its role.
+func (m *Manager) apply(img *metadata.Image, changed []metadata.LocalPartition) {
+	eachTopic(changed, func(ofTopic []metadata.LocalPartition) { m.applyTopic(img, ofTopic) })
 }
 
 func (m *Manager) applyTopic(img *metadata.Image, changed []metadata.LocalPartition) {
@@ -259,7 +274,11 @@ func (m *Manager) reconfigure(topic string, now *config.Broker) {
 	}
 	cfg := now.TopicWith(m.image.Load().Configs.Topic(topic))
 	t.config.Store(&cfg)
-	m.logs.UpdateConfig(topic, LogConfig(&cfg))
+	for _, p := range *t.parts.Load() {
+		if p != nil {
+			p.log.SetConfig(LogConfig(&cfg))
+		}
+	}
 }
 
 // FailDirectory takes the replicas of a log directory offline, after an I/O error in it.
