@@ -80,8 +80,9 @@ func (b *Broker) fetch(r *network.Request) {
 		return
 	}
 	b.Traffic.FetchParked.Add(1)
+	// All is read again afterwards: no file need be held open meanwhile, however long that is.
+	op.releaseResults()
 	replica.AwaitFetch(op.parts, int64(op.needBytes-got), wait, func() {
-		op.releaseResults()
 		op.read()
 		op.reply()
 	})

@@ -7,6 +7,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"gregor/internal/api"
+	"gregor/internal/log"
 	"gregor/internal/record"
 	"gregor/internal/uuid"
 )
@@ -99,6 +100,29 @@ func TestFetchWaitsForARecord(t *testing.T) {
 	}
 	if p := resp.(*kmsg.FetchResponse).Topics[0].Partitions[0]; p.HighWatermark != 1 || len(p.RecordBatches) == 0 {
 		t.Errorf("got %+v", p)
+	}
+}
+
+// A fetch may wait for as long as its client says, and must not hold files open all that time.
+func TestFetchThatWaitsHoldsNoFile(t *testing.T) {
+	w := newWorld(t, nil)
+	w.topic("a", 1)
+	c := w.client()
+	w.produce(c, "a", 0, batch(t, plain(), "x"))
+	q := fetchRequest(12, "a", uuid.Zero, 0, 0)
+	q.MaxWaitMillis, q.MinBytes = 20_000, 10_000
+	c.send(q)
+	for w.broker.Traffic.FetchParked.Load() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	// The log's own manager takes the replica away without a word to the fetch.
+	if err := w.logs.Delete(log.TopicPartition{Topic: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(5 * time.Second); w.logs.OpenFiles() > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d files are open", w.logs.OpenFiles())
+		}
 	}
 }
 

@@ -78,8 +78,10 @@ func TestLifecycleFromStartToStop(t *testing.T) {
 		if took := time.Since(start); took > catchUpPoll {
 			t.Errorf("unfenced after %v: nothing had to be waited for", took)
 		}
+		synctest.Wait()
 		n := len(f.requests)
 		time.Sleep(7 * time.Second)
+		synctest.Wait()
 		if got := len(f.requests) - n; got != 3 {
 			t.Errorf("%d heartbeats in 7 s, want 3", got)
 		}
