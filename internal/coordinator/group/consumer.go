@@ -3,7 +3,6 @@ package group
 import (
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -46,8 +45,6 @@ type consumerGroup struct {
 	// was rolled back it must be done again. It is soft state.
 	fresh      bool
 	freshEpoch int32
-	// resolving is when a look at what the regular expressions match was begun and has not ended; zero if none is under way.
-	resolving time.Time
 }
 
 // targetTime is a group epoch and when the target for it was computed, in ms, 0 if that doesn't matter.

@@ -19,6 +19,8 @@ import (
 type world struct {
 	img *metadata.Image
 	ids int
+	// last has the last id of each topic, deleted ones included.
+	last map[string]uuid.UUID
 }
 
 // topicID is the id of a topic, which begins with its name: ids then sort as names do.
@@ -26,6 +28,10 @@ func (w *world) topicID(name string) (id uuid.UUID) {
 	w.ids++
 	copy(id[:14], name)
 	id[15] = byte(w.ids)
+	if w.last == nil {
+		w.last = map[string]uuid.UUID{}
+	}
+	w.last[name] = id
 	return id
 }
 
@@ -166,7 +172,7 @@ func (s *script) runConsumer(command, group string, version int16, a args) bool 
 			if v != "nothing" {
 				topics, by := args{plain: strings.Split(v, "+")}.partitions()
 				for _, name := range topics {
-					t := kmsg.ConsumerGroupHeartbeatRequestTopic{TopicID: s.world.img.Topics.ByName(name).ID}
+					t := kmsg.ConsumerGroupHeartbeatRequestTopic{TopicID: s.world.last[name]}
 					for _, p := range by[name] {
 						t.Partitions = append(t.Partitions, int32(p[0]))
 					}
@@ -201,7 +207,9 @@ func (s *script) runConsumer(command, group string, version int16, a args) bool 
 			break
 		}
 		s.print("%s: %s epoch=%d target=%d assignor=%s", d.Group, d.State, d.Epoch, d.AssignmentEpoch, d.AssignorName)
-		slices.SortFunc(d.Members, func(x, y kmsg.ConsumerGroupDescribeResponseGroupMember) int { return strings.Compare(x.MemberID, y.MemberID) })
+		slices.SortFunc(d.Members, func(x, y kmsg.ConsumerGroupDescribeResponseGroupMember) int {
+			return strings.Compare(x.MemberID, y.MemberID)
+		})
 		for _, m := range d.Members {
 			parts := func(as kmsg.Assignment) string {
 				var tps []topicPartitions
@@ -225,6 +233,9 @@ func (s *script) setConsumer(a args) {
 	}
 	if v, ok := a.named["assignment-interval"]; ok {
 		s.cfg.Consumer.AssignmentInterval, _ = time.ParseDuration(v)
+	}
+	if v, ok := a.named["regex-refresh"]; ok {
+		s.cfg.RegexRefreshInterval, _ = time.ParseDuration(v)
 	}
 	if v, ok := a.named["assignors"]; ok {
 		s.cfg.Assignors = strings.Split(v, ",")

@@ -43,6 +43,8 @@ type core struct {
 	// topicHashes remembers the hashes of topics by their ids.
 	topicHashes map[uid.UUID]topicHash
 	timers      map[memberKey]*memberTimers
+	// resolving has the groups whose regular expressions are being looked up, and since when.
+	resolving map[string]time.Time
 
 	groups  *timeline.Map[string, group]
 	offsets offsetStore
@@ -67,6 +69,7 @@ func newCore(cfg *Config, env coordinator.Env[Record], uuid func() string, count
 		image:       metadata.EmptyImage(),
 		topicHashes: make(map[uid.UUID]topicHash),
 		timers:      make(map[memberKey]*memberTimers),
+		resolving:   make(map[string]time.Time),
 	}
 }
 

@@ -466,12 +466,8 @@ func (u *memberUpdate) reconcile(targetEpoch int32, target partitions, subscript
 	}
 	u.member = next
 	u.records = append(u.records, next.placeRecord(u.g.id))
-	switch {
-	case next.classic != nil:
-	case next.state == memberUnrevoked:
+	if next.classic == nil && next.state == memberUnrevoked {
 		u.c.startRebalance(u.g.id, next, u.now)
-	default:
-		u.c.env.Timers.Stop(&u.c.timersOf(u.g.id, next.id).rebalance)
 	}
 	return nil
 }

@@ -35,7 +35,61 @@ func subscription(topics string) []byte {
 		b = binary.BigEndian.AppendUint16(b, uint16(len(n)))
 		b = append(b, n...)
 	}
-	return binary.BigEndian.AppendUint32(b, 0) // no user data
+	b = binary.BigEndian.AppendUint32(b, 0)    // no user data
+	return binary.BigEndian.AppendUint32(b, 0) // nothing owned
+}
+
+// assignmentText is what an assignment says: partitions if it is one of the consumer protocol, else its bytes.
+func assignmentText(b []byte) string {
+	var a kmsg.ConsumerMemberAssignment
+	if len(b) < 10 || a.ReadFrom(b) != nil {
+		return fmt.Sprintf("%q", b)
+	}
+	var s []string
+	for _, t := range a.Topics {
+		s = append(s, strings.ReplaceAll(t.Topic+fmt.Sprint(t.Partitions), " ", ","))
+	}
+	return strings.Join(s, " ")
+}
+
+// assignmentBytes is an assignment of the consumer protocol if text names partitions, else the text.
+func assignmentBytes(text string) []byte {
+	if strings.Contains(text, "-") {
+		return consumerAssignment(text)
+	}
+	return []byte(text)
+}
+
+// subscriptionOwning is a subscription that says which partitions the member has.
+func subscriptionOwning(topics, owns string) []byte {
+	md := kmsg.NewConsumerMemberMetadata()
+	md.Version = 1
+	if err := md.ReadFrom(subscription(topics)); err != nil {
+		panic(err)
+	}
+	names, by := args{plain: strings.Split(owns, "+")}.partitions()
+	for _, name := range names {
+		t := kmsg.ConsumerMemberMetadataOwnedPartition{Topic: name}
+		for _, p := range by[name] {
+			t.Partitions = append(t.Partitions, int32(p[0]))
+		}
+		md.OwnedPartitions = append(md.OwnedPartitions, t)
+	}
+	return md.AppendTo(nil)
+}
+
+// consumerAssignment is an assignment of the consumer protocol: "orders-0+orders-1".
+func consumerAssignment(text string) []byte {
+	a := kmsg.NewConsumerMemberAssignment()
+	topics, by := args{plain: strings.Split(text, "+")}.partitions()
+	for _, name := range topics {
+		t := kmsg.ConsumerMemberAssignmentTopic{Topic: name}
+		for _, p := range by[name] {
+			t.Partitions = append(t.Partitions, int32(p[0]))
+		}
+		a.Topics = append(a.Topics, t)
+	}
+	return a.AppendTo(nil)
 }
 
 // logged is a record in the machine's log.
@@ -215,7 +269,11 @@ func (m *machine) sync(name string, r *kmsg.SyncGroupRequest) {
 			m.print("%s <- sync %s", name, codeName(resp.ErrorCode))
 			return
 		}
-		m.print("%s <- sync ok protocol=%s assignment=%q", name, *resp.Protocol, resp.MemberAssignment)
+		protocol := ""
+		if resp.Protocol != nil {
+			protocol = *resp.Protocol
+		}
+		m.print("%s <- sync ok protocol=%s assignment=%s", name, protocol, assignmentText(resp.MemberAssignment))
 	}, m.now), -1)
 }
 
@@ -301,7 +359,7 @@ func (m *machine) describeRecord(r Record, producer int64) string {
 				fmt.Fprintf(&b, " leader=%s", *v.Leader)
 			}
 			for _, m := range v.Members {
-				fmt.Fprintf(&b, " %s=%q", m.MemberID, m.Assignment)
+				fmt.Fprintf(&b, " %s=%s", m.MemberID, assignmentText(m.Assignment))
 			}
 		}
 	default:

@@ -92,7 +92,7 @@ func (u *memberUpdate) updateRegex() (regexStatus, error) {
 	if !lookUp && len(regexes) == 0 {
 		return status, nil
 	}
-	if !g.resolving.IsZero() && u.now.Sub(g.resolving) < regexPause {
+	if since, ok := u.c.resolving[g.id]; ok && u.now.Sub(since) < regexPause {
 		return status, nil
 	}
 	var last resolvedRegex
@@ -116,16 +116,15 @@ func (u *memberUpdate) updateRegex() (regexStatus, error) {
 	lookUp = lookUp || !resolvedBefore || len(regexes) != g.regexes.Len() || last.version < u.c.newTopics ||
 		u.now.UnixMilli() > last.at+u.c.cfg.RegexRefreshInterval.Milliseconds()
 	if lookUp && len(regexes) > 0 {
-		u.c.lookUpRegexes(g, slices.Sorted(maps.Keys(regexes)), u.now)
+		u.c.lookUpRegexes(g.id, slices.Sorted(maps.Keys(regexes)), u.now)
 	}
 	return status, nil
 }
 
-// lookUpRegexes resolves a group's regular expressions in the background and stores the outcome. g may be a group that isn't
-// stored yet; that it is being done is noted on the one that is, if there is one.
-func (c *core) lookUpRegexes(g *consumerGroup, regexes []string, now time.Time) {
-	g.resolving = now
-	img, id := c.image, g.id
+// lookUpRegexes resolves a group's regular expressions in the background and stores the outcome.
+func (c *core) lookUpRegexes(id string, regexes []string, now time.Time) {
+	c.resolving[id] = now
+	img := c.image
 	c.background(func() func(*core, time.Time) (result, error) {
 		resolved := resolveRegexes(img, regexes, now.UnixMilli())
 		return func(c *core, now time.Time) (result, error) { return c.regexesResolved(id, regexes, resolved), nil }
@@ -134,12 +133,12 @@ func (c *core) lookUpRegexes(g *consumerGroup, regexes []string, now time.Time) 
 
 // regexesResolved stores what regular expressions match. If that has changed, so does the group epoch.
 func (c *core) regexesResolved(id string, regexes []string, resolved map[string]resolvedRegex) result {
+	delete(c.resolving, id)
 	existing, _ := c.groups.Get(id)
 	g, ok := existing.(*consumerGroup)
 	if !ok {
 		return result{}
 	}
-	g.resolving = time.Time{}
 	var (
 		records []Record
 		bump    bool

@@ -181,11 +181,16 @@ func (s *script) run(line string) {
 		r.ProtocolType = a.text("type", "consumer")
 		for p := range strings.SplitSeq(a.text("protocols", "range:orders"), ",") {
 			n, m, _ := strings.Cut(p, ":")
-			r.Protocols = append(r.Protocols, kmsg.JoinGroupRequestProtocol{Name: n, Metadata: subscription(m)})
+			metadata := subscription(m)
+			if owns := a.text("owns", ""); owns != "" {
+				metadata = subscriptionOwning(m, owns)
+			}
+			r.Protocols = append(r.Protocols, kmsg.JoinGroupRequestProtocol{Name: n, Metadata: metadata})
 		}
 		s.join(version, name, r)
 	case "sync":
-		// sync NAME member= gen= [instance= type= protocol= assign=member:text,...]
+		// sync NAME member= gen= [instance= type= protocol= assign=member:text,...], where the text is an assignment of the
+		// consumer protocol if it names partitions
 		r := kmsg.NewPtrSyncGroupRequest()
 		r.Group, r.MemberID, r.InstanceID = group, a.text("member", ""), a.optional("instance")
 		r.Generation = int32(a.number("gen", -1))
@@ -193,7 +198,7 @@ func (s *script) run(line string) {
 		if as := a.text("assign", ""); as != "" {
 			for p := range strings.SplitSeq(as, ",") {
 				n, m, _ := strings.Cut(p, ":")
-				r.GroupAssignment = append(r.GroupAssignment, kmsg.SyncGroupRequestGroupAssignment{MemberID: n, MemberAssignment: []byte(m)})
+				r.GroupAssignment = append(r.GroupAssignment, kmsg.SyncGroupRequestGroupAssignment{MemberID: n, MemberAssignment: assignmentBytes(m)})
 			}
 		}
 		s.sync(a.plain[0], r)
@@ -231,6 +236,9 @@ func (s *script) run(line string) {
 			t.Topic = topic
 			if id, ok := a.named["id"]; ok {
 				copy(t.TopicID[:], id)
+				if id == "known" {
+					t.TopicID = s.world.last[topic]
+				}
 			}
 			for _, p := range by[topic] {
 				cp := kmsg.NewOffsetCommitRequestTopicPartition()
@@ -252,6 +260,9 @@ func (s *script) run(line string) {
 			t.Topic = topic
 			if id, ok := a.named["id"]; ok {
 				copy(t.TopicID[:], id)
+				if id == "known" {
+					t.TopicID = s.world.last[topic]
+				}
 			}
 			for _, p := range by[topic] {
 				t.Partitions = append(t.Partitions, int32(p[0]))

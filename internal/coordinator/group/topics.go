@@ -183,14 +183,15 @@ func (c *core) startSession(group, member string, d time.Duration, now time.Time
 	c.env.Timers.Set(&c.timersOf(group, member).session, now.Add(d))
 }
 
-// startRebalance gives a member its rebalance timeout to leave its present epoch.
+// startRebalance gives a member its rebalance timeout to give up partitions. Nothing stops the timer, since the append of what
+// would might fail; but it does nothing to a member that has moved on.
 func (c *core) startRebalance(group string, m *consumerMember, now time.Time) {
 	k, epoch := memberKey{group, m.id}, m.epoch
 	ts := c.timersOf(group, m.id)
 	ts.rebalance.Fire = func(now time.Time) (result, error) {
 		existing, _ := c.groups.Get(k.group)
 		if g, ok := existing.(*consumerGroup); ok {
-			if m, ok := g.members.Get(k.member); ok && m.epoch != epoch {
+			if m, ok := g.members.Get(k.member); ok && (m.epoch != epoch || m.state != memberUnrevoked) {
 				return result{}, nil
 			}
 		}
@@ -228,8 +229,13 @@ func (c *core) fenceOverdue(k memberKey, why string, now time.Time) result {
 		if then != nil {
 			then(now, err)
 		}
-		if err != nil {
-			c.startSession(k.group, k.member, c.sessionTimeout(g.id, m), now) // it is still there
+		if err == nil {
+			return
+		}
+		// It is still there, and once more has all the time that it had.
+		c.startSession(k.group, k.member, c.sessionTimeout(g.id, m), now)
+		if m.state == memberUnrevoked && m.classic == nil {
+			c.startRebalance(k.group, m, now)
 		}
 	}
 	return res
