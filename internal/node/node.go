@@ -307,14 +307,25 @@ func (n *Node) stop(ctx context.Context) error {
 		}
 		epoch = n.lifecycle.Epoch()
 	}
-	if n.server != nil {
-		note("drain connections", n.server.Shutdown(ctx))
-	}
-	if n.assigner != nil {
-		n.assigner.Close()
-	}
+	drained := make(chan error, 1)
+	go func() {
+		if n.server == nil {
+			drained <- nil
+			return
+		}
+		drained <- n.server.Shutdown(ctx)
+	}()
+	// Members that wait for their group and fetches that wait for records would keep their connections, for as long as their
+	// clients like.
 	if n.groups != nil {
 		n.groups.Close()
+	}
+	if n.replicas != nil {
+		n.replicas.Close()
+	}
+	note("drain connections", <-drained)
+	if n.assigner != nil {
+		n.assigner.Close()
 	}
 	if n.lifecycle != nil {
 		n.lifecycle.Close()
