@@ -9,12 +9,12 @@ import (
 
 // limits counts connections and says who may have another.
 type limits struct {
+	mu            sync.Mutex // guards everything below
 	max, maxPerIP int
 	perListener   map[string]int     // bounds; no entry: none
 	perIPOverride map[netip.Addr]int // bounds
 	rate          float64            // connections a second; 0: no bound
 
-	mu         sync.Mutex // guards everything below
 	cond       *sync.Cond // signalled when a connection closes or the server stops
 	total      int
 	byListener map[string]int
@@ -22,23 +22,45 @@ type limits struct {
 	next       time.Time // when the rate allows the next connection
 }
 
+// Limits are the bounds on connections that may change while a server runs; see Options for what each means.
+type Limits struct {
+	MaxConnections, MaxConnectionsPerIP int
+	MaxConnectionsPerIPOverrides        map[string]int
+	MaxConnectionRate                   float64
+	// PerListener bounds single listeners; none where there is no entry.
+	PerListener map[string]int
+}
+
+// SetLimits changes the bounds. Connections that are open stay open; those that wait for a bound are looked at again.
+func (s *Server) SetLimits(l Limits) {
+	s.limits.mu.Lock()
+	defer s.limits.mu.Unlock()
+	s.limits.set(l)
+	s.limits.cond.Broadcast()
+}
+
 func (l *limits) init(o Options) {
-	l.max, l.maxPerIP, l.rate = o.MaxConnections, o.MaxConnectionsPerIP, o.MaxConnectionRate
-	l.perListener = make(map[string]int)
+	l.byListener = make(map[string]int)
+	l.byIP = make(map[netip.Addr]int)
+	l.cond = sync.NewCond(&l.mu)
+	per := make(map[string]int)
 	for _, x := range o.Listeners {
 		if x.MaxConnections > 0 {
-			l.perListener[x.Name] = x.MaxConnections
+			per[x.Name] = x.MaxConnections
 		}
 	}
+	l.set(Limits{o.MaxConnections, o.MaxConnectionsPerIP, o.MaxConnectionsPerIPOverrides, o.MaxConnectionRate, per})
+}
+
+func (l *limits) set(n Limits) {
+	l.max, l.maxPerIP, l.rate = n.MaxConnections, n.MaxConnectionsPerIP, n.MaxConnectionRate
+	l.perListener = n.PerListener
 	l.perIPOverride = make(map[netip.Addr]int)
-	for s, n := range o.MaxConnectionsPerIPOverrides {
+	for s, n := range n.MaxConnectionsPerIPOverrides {
 		if a, err := netip.ParseAddr(s); err == nil {
 			l.perIPOverride[a.Unmap()] = n
 		}
 	}
-	l.byListener = make(map[string]int)
-	l.byIP = make(map[netip.Addr]int)
-	l.cond = sync.NewCond(&l.mu)
 }
 
 // awaitSlot waits until the listener may have another connection and counts it. It returns false when stop is closed first;
@@ -103,11 +125,11 @@ func (l *limits) freeIP(a netip.Addr) {
 // ratePause counts a connection against the rate and says how long to wait before the next one is accepted. A second's worth
 // may come at once.
 func (l *limits) ratePause(now time.Time) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.rate <= 0 {
 		return 0
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if earliest := now.Add(-time.Second); l.next.Before(earliest) {
 		l.next = earliest
 	}
