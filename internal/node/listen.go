@@ -17,14 +17,10 @@ func (n *Node) listen(ctx context.Context) error {
 	o := network.Options{
 		Logger: n.logger, Clock: n.o.Clock, Observer: n.stats,
 		MaxRequestBytes: int(c.SocketRequestMaxBytes), MemoryLimit: requestMemory(c), MaxIdle: idle(c.ConnectionsMaxIdle),
-		MaxConnections: int(c.MaxConnections), MaxConnectionsPerIP: perIP(c.MaxConnectionsPerIP), MaxConnectionsPerIPOverrides: n.perIPOverrides(ctx),
-		MaxConnectionRate: rate(c.MaxConnectionRate), SendBufferBytes: buffer(c, "socket.send.buffer.bytes"), ReceiveBufferBytes: buffer(c, "socket.receive.buffer.bytes"),
+		SendBufferBytes: buffer(c, "socket.send.buffer.bytes"), ReceiveBufferBytes: buffer(c, "socket.receive.buffer.bytes"),
 	}
 	for _, l := range c.Listeners {
 		x := network.Listener{Name: l.Name, Addr: l.Address(), SecurityProtocol: l.Protocol.String(), Listen: n.o.Listen}
-		if v := c.ListenerValue(l.Name, "max.connections"); v.Int32() < c.MaxConnections {
-			x.MaxConnections = int(v.Int32())
-		}
 		if c.IsController(l.Name) {
 			x.Table = n.controllerTable
 			x.Handler = network.HandlerFunc(func(r *network.Request) { n.controlled.Load().Handle(r) })
@@ -38,7 +34,21 @@ func (n *Node) listen(ctx context.Context) error {
 	if n.server, err = network.New(o); err != nil {
 		return err
 	}
+	n.server.SetLimits(n.limits(c))
+	n.live.OnChange(func(_, now *config.Broker) { n.server.SetLimits(n.limits(now)) })
 	return n.server.Listen(ctx)
+}
+
+// limits are the bounds on connections.
+func (n *Node) limits(c *config.Broker) network.Limits {
+	l := network.Limits{MaxConnections: int(c.MaxConnections), MaxConnectionsPerIP: perIP(c.MaxConnectionsPerIP),
+		MaxConnectionsPerIPOverrides: n.perIPOverrides(c), MaxConnectionRate: rate(c.MaxConnectionRate), PerListener: map[string]int{}}
+	for _, x := range c.Listeners {
+		if v := c.ListenerValue(x.Name, "max.connections"); v.Int32() < c.MaxConnections {
+			l.PerListener[x.Name] = int(v.Int32())
+		}
+	}
+	return l
 }
 
 // requestMemory is the bound on the bytes of requests in memory: the smaller of Kafka's (-1: none) and ours.
@@ -84,14 +94,14 @@ func buffer(c *config.Broker, key string) int {
 }
 
 // perIPOverrides resolves the host names of max.connections.per.ip.overrides.
-func (n *Node) perIPOverrides(ctx context.Context) map[string]int {
+func (n *Node) perIPOverrides(c *config.Broker) map[string]int {
 	out := map[string]int{}
-	for host, max := range n.cfg.MaxConnectionsOverride {
+	for host, max := range c.MaxConnectionsOverride {
 		if _, err := netip.ParseAddr(host); err == nil {
 			out[host] = int(max)
 			continue
 		}
-		addrs, err := net.DefaultResolver.LookupHost(ctx, host)
+		addrs, err := net.DefaultResolver.LookupHost(n.bgCtx, host)
 		if err != nil {
 			n.logger.Warn("a host of max.connections.per.ip.overrides can't be resolved", "host", host, "err", err)
 		}
