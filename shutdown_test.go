@@ -16,7 +16,8 @@ import (
 func TestCloseAnswersWhoWaits(t *testing.T) {
 	dir := t.TempDir()
 	n, err := gregor.Start(t.Context(), gregor.Config{Dir: dir, Properties: map[string]string{
-		"group.initial.rebalance.delay.ms": "600000", "offsets.topic.num.partitions": "1"}})
+		"controlled.shutdown.enable": "false", "group.initial.rebalance.delay.ms": "600000",
+		"offsets.topic.num.partitions": "1"}})
 	if err != nil {
 		t.Fatal(err)
 	}
