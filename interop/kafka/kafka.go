@@ -111,6 +111,7 @@ var Tools = map[string]string{
 	"verifiable-producer":  "org.apache.kafka.tools.VerifiableProducer",
 	"client-metrics":       "org.apache.kafka.tools.ClientMetricsCommand",
 	"transactions":         "org.apache.kafka.tools.TransactionsCommand",
+	"cluster":              "org.apache.kafka.tools.ClusterTool",
 	"replica-verification": "org.apache.kafka.tools.ReplicaVerificationTool",
 }
 

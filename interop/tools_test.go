@@ -1,0 +1,410 @@
+package interop
+
+import (
+	"bufio"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"gregor/interop/kafka"
+)
+
+// toolbox is a process that runs Kafka's tools one after the other.
+type toolbox struct {
+	in   *bufio.Writer
+	out  *bufio.Scanner
+	kill func()
+}
+
+var compileTools = sync.OnceValues(func() (string, error) {
+	classes := filepath.Join(kafka.Root(), ".cache", "interop", "classes")
+	if err := os.MkdirAll(classes, 0o755); err != nil {
+		return "", err
+	}
+	cmd := exec.Command("javac", "-d", classes, "-cp", filepath.Join(kafka.Home(), "libs", "*"),
+		filepath.Join(kafka.Root(), "interop", "java", "Tools.java"))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("compile the runner of Kafka's tools (scripts/setup-interop installs a JDK): %w\n%s", err, out)
+	}
+	return classes, nil
+})
+
+func newToolbox(tb testing.TB) *toolbox {
+	tb.Helper()
+	kafka.Setup(tb)
+	classes, err := compileTools()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cmd := kafka.Command(ctx, classes, "256m", "Tools")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		in.Close()
+		cancel()
+		cmd.Wait()
+	})
+	box := &toolbox{in: bufio.NewWriter(in), out: bufio.NewScanner(out), kill: cancel}
+	box.out.Buffer(nil, 64<<20)
+	return box
+}
+
+// run runs a tool of kafka.Tools to its end.
+func (b *toolbox) run(stdin, tool string, args ...string) (code int, stdout, stderr string, err error) {
+	class, ok := kafka.Tools[tool]
+	if !ok {
+		return 0, "", "", fmt.Errorf("no tool %q", tool)
+	}
+	b.in.WriteString(strings.Join(append([]string{base64.StdEncoding.EncodeToString([]byte(stdin)), class}, args...), "\t") + "\n")
+	if err := b.in.Flush(); err != nil {
+		return 0, "", "", err
+	}
+	// A tool that does not end takes its runner with it.
+	end := time.AfterFunc(time.Minute, b.kill)
+	defer end.Stop()
+	if !b.out.Scan() {
+		return 0, "", "", fmt.Errorf("the runner of tools is gone: %v", b.out.Err())
+	}
+	parts := strings.Split(b.out.Text(), "\t")
+	if len(parts) != 3 {
+		return 0, "", "", fmt.Errorf("unexpected output %q", b.out.Text())
+	}
+	if code, err = strconv.Atoi(parts[0]); err != nil {
+		return 0, "", "", err
+	}
+	o, err := base64.StdEncoding.DecodeString(parts[1])
+	if err != nil {
+		return 0, "", "", err
+	}
+	e, err := base64.StdEncoding.DecodeString(parts[2])
+	return code, string(o), string(e), err
+}
+
+// toolScript are commands as one types them, with BOOTSTRAP for the node's address and DIR for a directory of files. What comes
+// before a "|" goes to the tool's standard input, where "\n" ends a line and "\t" is a tab.
+//
+//	~ in front: lines may come in any order
+//	# in front: numbers may differ
+const toolScript = `
+topics --bootstrap-server BOOTSTRAP --create --topic t1 --partitions 3 --replication-factor 1
+topics --bootstrap-server BOOTSTRAP --create --topic t1
+topics --bootstrap-server BOOTSTRAP --create --topic t1 --if-not-exists
+topics --bootstrap-server BOOTSTRAP --create --topic bad/name
+topics --bootstrap-server BOOTSTRAP --create --topic t_2
+topics --bootstrap-server BOOTSTRAP --create --topic t.2
+topics --bootstrap-server BOOTSTRAP --create --topic t3 --replica-assignment 1,1
+topics --bootstrap-server BOOTSTRAP --create --topic t4 --replication-factor 3
+topics --bootstrap-server BOOTSTRAP --create --topic t5 --config retention.ms=1000 --config cleanup.policy=compact
+topics --bootstrap-server BOOTSTRAP --create --topic t6 --config no.such=1
+topics --bootstrap-server BOOTSTRAP --create --topic t6 --config retention.ms=long
+~topics --bootstrap-server BOOTSTRAP --list
+~topics --bootstrap-server BOOTSTRAP --describe
+topics --bootstrap-server BOOTSTRAP --describe --topic t1
+topics --bootstrap-server BOOTSTRAP --describe --topic nope
+~topics --bootstrap-server BOOTSTRAP --describe --topics-with-overrides
+topics --bootstrap-server BOOTSTRAP --describe --under-replicated-partitions
+topics --bootstrap-server BOOTSTRAP --describe --unavailable-partitions
+~topics --bootstrap-server BOOTSTRAP --describe --at-min-isr-partitions
+topics --bootstrap-server BOOTSTRAP --alter --topic t1 --partitions 4
+topics --bootstrap-server BOOTSTRAP --alter --topic t1 --partitions 2
+topics --bootstrap-server BOOTSTRAP --alter --topic nope --partitions 2
+topics --bootstrap-server BOOTSTRAP --delete --topic t3
+topics --bootstrap-server BOOTSTRAP --delete --topic nope
+configs --bootstrap-server BOOTSTRAP --entity-type topics --entity-name t5 --describe
+configs --bootstrap-server BOOTSTRAP --entity-type topics --entity-name t5 --describe --all
+configs --bootstrap-server BOOTSTRAP --entity-type topics --entity-name t5 --alter --add-config retention.ms=2000,segment.ms=5000
+configs --bootstrap-server BOOTSTRAP --entity-type topics --entity-name t5 --alter --delete-config segment.ms
+configs --bootstrap-server BOOTSTRAP --entity-type topics --entity-name t5 --alter --delete-config no.such
+configs --bootstrap-server BOOTSTRAP --entity-type topics --entity-name t5 --alter --add-config retention.ms=long
+configs --bootstrap-server BOOTSTRAP --entity-type topics --entity-name nope --alter --add-config retention.ms=1
+configs --bootstrap-server BOOTSTRAP --entity-type topics --entity-name t5 --describe
+~configs --bootstrap-server BOOTSTRAP --entity-type topics --describe
+configs --bootstrap-server BOOTSTRAP --entity-type brokers --entity-name 1 --alter --add-config log.cleaner.threads=2
+configs --bootstrap-server BOOTSTRAP --entity-type brokers --entity-name 1 --describe
+configs --bootstrap-server BOOTSTRAP --entity-type brokers --entity-default --alter --add-config log.retention.ms=100000000
+configs --bootstrap-server BOOTSTRAP --entity-type brokers --entity-default --describe
+configs --bootstrap-server BOOTSTRAP --entity-type brokers --entity-name 1 --describe
+configs --bootstrap-server BOOTSTRAP --entity-type brokers --entity-name 1 --alter --add-config node.id=7
+configs --bootstrap-server BOOTSTRAP --entity-type brokers --entity-default --alter --delete-config log.retention.ms
+configs --bootstrap-server BOOTSTRAP --entity-type brokers --entity-name 1 --describe --all
+configs --bootstrap-server BOOTSTRAP --entity-type users --entity-name alice --alter --add-config producer_byte_rate=1024,consumer_byte_rate=2048
+configs --bootstrap-server BOOTSTRAP --entity-type users --entity-default --entity-type clients --entity-name c1 --alter --add-config request_percentage=50
+~configs --bootstrap-server BOOTSTRAP --entity-type users --describe
+configs --bootstrap-server BOOTSTRAP --entity-type users --entity-name alice --alter --delete-config producer_byte_rate
+configs --bootstrap-server BOOTSTRAP --entity-type users --entity-name alice --describe
+configs --bootstrap-server BOOTSTRAP --entity-type ips --entity-name 127.0.0.1 --alter --add-config connection_creation_rate=1000
+configs --bootstrap-server BOOTSTRAP --entity-type ips --describe
+configs --bootstrap-server BOOTSTRAP --entity-type groups --entity-name g1 --alter --add-config consumer.session.timeout.ms=50000
+configs --bootstrap-server BOOTSTRAP --entity-type groups --entity-name g1 --describe
+configs --bootstrap-server BOOTSTRAP --entity-type client-metrics --entity-name cm --alter --add-config interval.ms=60000
+configs --bootstrap-server BOOTSTRAP --entity-type client-metrics --describe
+client-metrics --bootstrap-server BOOTSTRAP --list
+client-metrics --bootstrap-server BOOTSTRAP --describe --name cm
+client-metrics --bootstrap-server BOOTSTRAP --delete --name cm
+a:1\nb:2\na:3\nc:4\n | console-producer --bootstrap-server BOOTSTRAP --topic t1 --reader-property parse.key=true --reader-property key.separator=: --reader-property ignore.error=true --sync
+h1:x,h2:y\tk1\tv1\nh1:z\tk2\tNULL\n | console-producer --bootstrap-server BOOTSTRAP --topic t_2 --reader-property parse.key=true --reader-property parse.headers=true --reader-property null.marker=NULL --compression-codec zstd --sync
+one\ntwo\nthree\nfour\nfive\nsix\n | console-producer --bootstrap-server BOOTSTRAP --topic t_2 --command-property acks=all --sync
+~console-consumer --bootstrap-server BOOTSTRAP --topic t1 --from-beginning --timeout-ms 10000 --max-messages 4 --formatter-property print.key=true
+console-consumer --bootstrap-server BOOTSTRAP --topic t_2 --partition 0 --offset 0 --max-messages 8 --formatter-property print.key=true --formatter-property print.headers=true --formatter-property print.offset=true --formatter-property print.partition=true --formatter-property print.timestamp=true --formatter-property null.literal=NULL
+console-consumer --bootstrap-server BOOTSTRAP --topic t_2 --group g1 --from-beginning --max-messages 5
+console-consumer --bootstrap-server BOOTSTRAP --topic t_2 --group g1 --max-messages 2 --isolation-level read_committed
+console-consumer --bootstrap-server BOOTSTRAP --topic nope2 --timeout-ms 2000
+~get-offsets --bootstrap-server BOOTSTRAP --exclude-internal-topics
+get-offsets --bootstrap-server BOOTSTRAP --topic t1
+get-offsets --bootstrap-server BOOTSTRAP --topic t_2 --time earliest
+get-offsets --bootstrap-server BOOTSTRAP --topic t_2 --time max-timestamp
+get-offsets --bootstrap-server BOOTSTRAP --topic t_2 --time 0
+get-offsets --bootstrap-server BOOTSTRAP --topic t_2 --time earliest-local
+get-offsets --bootstrap-server BOOTSTRAP --topic t_2 --time latest-tiered
+get-offsets --bootstrap-server BOOTSTRAP --topic-partitions t1:0-2,t_2:0
+get-offsets --bootstrap-server BOOTSTRAP --topic nope
+~consumer-groups --bootstrap-server BOOTSTRAP --list
+~consumer-groups --bootstrap-server BOOTSTRAP --list --state
+~consumer-groups --bootstrap-server BOOTSTRAP --list --type
+consumer-groups --bootstrap-server BOOTSTRAP --describe --group g1
+consumer-groups --bootstrap-server BOOTSTRAP --describe --group g1 --state
+consumer-groups --bootstrap-server BOOTSTRAP --describe --group g1 --members --verbose
+consumer-groups --bootstrap-server BOOTSTRAP --describe --group live
+consumer-groups --bootstrap-server BOOTSTRAP --describe --group live --state
+consumer-groups --bootstrap-server BOOTSTRAP --describe --group live --members --verbose
+consumer-groups --bootstrap-server BOOTSTRAP --describe --group nope
+consumer-groups --bootstrap-server BOOTSTRAP --describe --group nope --state
+~consumer-groups --bootstrap-server BOOTSTRAP --describe --all-groups --state
+consumer-groups --bootstrap-server BOOTSTRAP --reset-offsets --group g1 --topic t_2 --to-earliest --dry-run
+consumer-groups --bootstrap-server BOOTSTRAP --reset-offsets --group g1 --topic t_2 --shift-by -2 --execute
+consumer-groups --bootstrap-server BOOTSTRAP --reset-offsets --group g1 --topic t_2 --to-datetime 2020-01-01T00:00:00.000 --execute
+consumer-groups --bootstrap-server BOOTSTRAP --reset-offsets --group g1 --topic t_2 --to-offset 100 --execute
+consumer-groups --bootstrap-server BOOTSTRAP --reset-offsets --group g1 --all-topics --to-latest --dry-run --export
+consumer-groups --bootstrap-server BOOTSTRAP --reset-offsets --group live --topic t1 --to-earliest --execute
+~consumer-groups --bootstrap-server BOOTSTRAP --reset-offsets --group new --topic t1 --to-earliest --execute
+consumer-groups --bootstrap-server BOOTSTRAP --delete-offsets --group g1 --topic t_2
+consumer-groups --bootstrap-server BOOTSTRAP --delete-offsets --group g1 --topic nope
+consumer-groups --bootstrap-server BOOTSTRAP --delete --group live
+consumer-groups --bootstrap-server BOOTSTRAP --delete --group new
+consumer-groups --bootstrap-server BOOTSTRAP --delete --group nope
+~groups --bootstrap-server BOOTSTRAP --list
+~groups --bootstrap-server BOOTSTRAP --list --group-type classic
+~groups --bootstrap-server BOOTSTRAP --list --protocol consumer
+groups --bootstrap-server BOOTSTRAP --list --share
+delete-records --bootstrap-server BOOTSTRAP --offset-json-file DIR/delete.json
+delete-records --bootstrap-server BOOTSTRAP --offset-json-file DIR/delete-bad.json
+get-offsets --bootstrap-server BOOTSTRAP --topic t_2 --time -2
+#log-dirs --bootstrap-server BOOTSTRAP --describe --topic-list t1
+#log-dirs --bootstrap-server BOOTSTRAP --describe --topic-list t_2 --broker-list 1
+log-dirs --bootstrap-server BOOTSTRAP --describe --broker-list 9
+broker-api-versions --bootstrap-server BOOTSTRAP
+#metadata-quorum --bootstrap-server BOOTSTRAP describe --status
+#metadata-quorum --bootstrap-server BOOTSTRAP describe --replication
+#features --bootstrap-server BOOTSTRAP describe
+features --bootstrap-server BOOTSTRAP upgrade --release-version 4.4 --dry-run
+features --bootstrap-server BOOTSTRAP upgrade --feature group.version=9
+features --bootstrap-server BOOTSTRAP downgrade --feature group.version=0
+features --bootstrap-server BOOTSTRAP upgrade --feature group.version=1
+features --bootstrap-server BOOTSTRAP disable --feature no.such
+features --bootstrap-server BOOTSTRAP downgrade --metadata 4.0 --dry-run
+leader-election --bootstrap-server BOOTSTRAP --election-type preferred --all-topic-partitions
+leader-election --bootstrap-server BOOTSTRAP --election-type preferred --topic t1 --partition 0
+leader-election --bootstrap-server BOOTSTRAP --election-type unclean --topic t1 --partition 0
+leader-election --bootstrap-server BOOTSTRAP --election-type unclean --topic nope --partition 0
+reassign-partitions --bootstrap-server BOOTSTRAP --list
+reassign-partitions --bootstrap-server BOOTSTRAP --generate --topics-to-move-json-file DIR/move.json --broker-list 1
+reassign-partitions --bootstrap-server BOOTSTRAP --execute --reassignment-json-file DIR/reassign.json
+reassign-partitions --bootstrap-server BOOTSTRAP --verify --reassignment-json-file DIR/reassign.json
+reassign-partitions --bootstrap-server BOOTSTRAP --execute --reassignment-json-file DIR/reassign-bad.json
+cluster cluster-id --bootstrap-server BOOTSTRAP
+cluster list-endpoints --bootstrap-server BOOTSTRAP
+cluster unregister --bootstrap-server BOOTSTRAP --id 9
+verifiable-producer --bootstrap-server BOOTSTRAP --topic t_2 --max-messages 20 --value-prefix 5
+topics --bootstrap-server BOOTSTRAP --delete --topic t1
+~topics --bootstrap-server BOOTSTRAP --list --exclude-internal
+`
+
+// toolFiles are the files that the script uses.
+var toolFiles = map[string]string{
+	"delete.json":       `{"partitions":[{"topic":"t_2","partition":0,"offset":3},{"topic":"t1","partition":0,"offset":0}],"version":1}`,
+	"delete-bad.json":   `{"partitions":[{"topic":"t_2","partition":0,"offset":1000},{"topic":"t1","partition":0,"offset":0}],"version":1}`,
+	"move.json":         `{"topics":[{"topic":"t1"}],"version":1}`,
+	"reassign.json":     `{"version":1,"partitions":[{"topic":"t1","partition":0,"replicas":[1],"log_dirs":["any"]}]}`,
+	"reassign-bad.json": `{"version":1,"partitions":[{"topic":"t1","partition":0,"replicas":[9]}]}`,
+}
+
+// TestTools runs Kafka's command-line tools against gregor and against Kafka and compares what they print.
+func TestTools(t *testing.T) {
+	p := startPair(t)
+	dir := t.TempDir()
+	for name, text := range toolFiles {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	boxes := map[*side]*toolbox{p.gregor: newToolbox(t), p.kafka: newToolbox(t)}
+	n := 0
+	for line := range strings.Lines(strings.TrimSpace(toolScript)) {
+		line = strings.TrimSpace(line)
+		if strings.Contains(line, "--group live") && !strings.HasPrefix(line, "#") && p.gregor.kept["live"] == nil {
+			p.both(func(s *side) { s.live(t) })
+		}
+		sorted, numbers := false, false
+		line, sorted = strings.CutPrefix(line, "~")
+		line, numbers = strings.CutPrefix(line, "#")
+		stdin, command, piped := strings.Cut(line, " | ")
+		if !piped {
+			stdin, command = "", line
+		}
+		stdin = strings.NewReplacer(`\n`, "\n", `\t`, "\t").Replace(stdin)
+		words := strings.Fields(command)
+		texts := map[*side]string{}
+		var mu sync.Mutex
+		start := time.Now()
+		p.both(func(s *side) {
+			args := slices.Clone(words[1:])
+			for i := range args {
+				args[i] = strings.ReplaceAll(strings.ReplaceAll(args[i], "BOOTSTRAP", s.addr), "DIR", dir)
+			}
+			code, stdout, stderr, err := boxes[s].run(stdin, words[0], args...)
+			if err != nil {
+				t.Errorf("%s: %s: %v", s.name, line, err)
+				return
+			}
+			text := fmt.Sprintf("exit code %d\n%s\n%s\n", code, s.tidy(stdout, sorted, numbers), s.tidy(stderr, sorted, numbers))
+			mu.Lock()
+			texts[s] = text
+			mu.Unlock()
+		})
+		if t.Failed() && len(texts) < 2 {
+			return
+		}
+		n++
+		if took := time.Since(start); took > 5*time.Second {
+			t.Logf("%v for %s", took, line)
+		}
+		if words[0] == "broker-api-versions" {
+			dropUnserved(texts, p)
+		}
+		if texts[p.gregor] != texts[p.kafka] {
+			t.Errorf("%s\n%s", line, diff(texts[p.gregor], texts[p.kafka]))
+		}
+	}
+	t.Logf("%d commands", n)
+}
+
+// dropUnserved leaves out what gregor does not serve yet.
+func dropUnserved(texts map[*side]string, p *pair) {
+	missing := map[string]bool{}
+	for line := range strings.Lines(texts[p.gregor]) {
+		if name, _, _ := strings.Cut(strings.TrimSpace(line), ":"); strings.Contains(line, "UNSUPPORTED") {
+			missing[name] = true
+		}
+	}
+	for s, text := range texts {
+		var b strings.Builder
+		for line := range strings.Lines(text) {
+			if name, _, _ := strings.Cut(strings.TrimSpace(line), ":"); !missing[name] {
+				// The last one has no comma.
+				b.WriteString(strings.TrimRight(line, ",\n") + "\n")
+			}
+		}
+		texts[s] = b.String()
+	}
+}
+
+var (
+	toolUUID      = regexp.MustCompile(`\b[A-Za-z0-9_-]{22}\b`)
+	toolConsole   = regexp.MustCompile(`console-consumer-\d+`)
+	toolTimestamp = regexp.MustCompile(`\b1[78]\d{11}\b`)
+	toolNumber    = regexp.MustCompile(`\d+`)
+	toolRate      = regexp.MustCompile(`\d+\.\d+`)
+	toolStack     = regexp.MustCompile(`(?m)^\s+at .*\n|^\s+\.\.\. \d+ more\n`)
+	toolSpaces    = regexp.MustCompile(` +`)
+	toolRule      = regexp.MustCompile(`--+`)
+)
+
+// tidy replaces what may differ between two nodes in what a tool printed.
+func (s *side) tidy(text string, sorted, numbers bool) string {
+	text = toolStack.ReplaceAllString(text, "")
+	text = s.text(text)
+	text = idPattern.ReplaceAllString(text, "UUID")
+	text = toolConsole.ReplaceAllString(text, "console-consumer-N")
+	text = toolUUID.ReplaceAllString(text, "ID")
+	text = toolTimestamp.ReplaceAllString(text, "TIME")
+	text = toolRate.ReplaceAllString(text, "RATE")
+	text = regexp.MustCompile(`id-\d+`).ReplaceAllString(text, "UUID")
+	if numbers {
+		text = toolNumber.ReplaceAllString(text, "N")
+	}
+	var lines []string
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(toolSpaces.ReplaceAllString(toolRule.ReplaceAllString(line, "--"), " "))
+		if strings.HasPrefix(line, "gregor.") {
+			continue // a setting that Kafka does not have
+		}
+		if strings.HasPrefix(line, "org.apache.kafka.common.errors.") || strings.Contains(line, "Exception: ") {
+			line = standardMessage(line)
+		}
+		lines = append(lines, line)
+	}
+	if sorted {
+		slices.Sort(lines)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// standardMessage is the line without a message that says no more than the error does.
+func standardMessage(line string) string {
+	for message := range standard() {
+		if strings.HasSuffix(line, ": "+message) {
+			return strings.TrimSuffix(line, message) + "(standard message)"
+		}
+	}
+	for _, message := range kafkaStandard {
+		if strings.HasSuffix(line, ": "+message) {
+			return strings.TrimSuffix(line, message) + "(standard message)"
+		}
+	}
+	return line
+}
+
+// kafkaStandard are some of Kafka's standard messages, where gregor has its own words.
+var kafkaStandard = []string{"This server does not host this topic-partition.", "Leader election not needed for topic partition."}
+
+// live joins a group with a member that stays.
+func (s *side) live(tb testing.TB) {
+	c := franz(tb, s.addr, kgo.ClientID("member"), kgo.ConsumerGroup("live"), kgo.ConsumeTopics("t1"), kgo.Balancers(kgo.RangeBalancer()),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.InstanceID("i1"), kgo.DisableAutoCommit())
+	ctx, cancel := context.WithTimeout(tb.Context(), 20*time.Second)
+	defer cancel()
+	for seen := 0; seen < 3; {
+		f := c.PollFetches(ctx)
+		if err := f.Err(); err != nil {
+			tb.Errorf("%s: group live: %v", s.name, err)
+			return
+		}
+		seen += f.NumRecords()
+	}
+	if err := c.CommitUncommittedOffsets(ctx); err != nil {
+		tb.Errorf("%s: group live: %v", s.name, err)
+	}
+	s.kept["live"] = true
+}
