@@ -159,7 +159,7 @@ func (b *bench) freshTopic(s *server, partitions int) (topic, error) {
 			return topic{}, err
 		}
 		for end := time.Now().Add(deleteLimit); ; time.Sleep(20 * time.Millisecond) {
-			left, err := filepath.Glob(filepath.Join(s.dir, "data", b.last.name+"[-.]*"))
+			left, err := filepath.Glob(filepath.Join(s.dir, "data", b.last.name+"-*"))
 			if err != nil {
 				return topic{}, err
 			}
