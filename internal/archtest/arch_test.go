@@ -50,6 +50,7 @@ var rooms = []room{
 	{"internal/vfs", "the door to the disk"},
 	{"internal/clock", "the door to time"},
 	{"internal/uuid", "a value"},
+	{"internal/xxh3", "a hash function"},
 	{"internal/telemetry", "a leaf: metrics and logs are handed to it"},
 }
 
