@@ -83,6 +83,11 @@ func newWorld(tb testing.TB, props map[string]string) *world {
 	w := &world{tb: tb, logs: logs, image: metadata.EmptyImage()}
 	replicas := replica.New(replica.Options{NodeID: 1, Logs: logs, Config: live, Logger: quiet, Rand: rand.New(rand.NewPCG(1, 2))})
 	groupConfig := group.DefaultConfig()
+	groupConfig.Group = func(own map[string]string) group.Settings {
+		c := cfg.GroupWith(own)
+		return group.Settings{SessionTimeout: c.ConsumerSessionTimeout, HeartbeatInterval: c.ConsumerHeartbeatInterval,
+			AssignmentInterval: c.ConsumerAssignmentInterval}
+	}
 	groupConfig.InitialRebalanceDelay = cfg.GroupCoordinator.InitialRebalanceDelay
 	groups := group.New(group.Options{Log: replicas.CoordinatorLog(offsetsTopic), Clock: clock.System, Rand: crand.Reader,
 		Config: groupConfig, Linger: -1})

@@ -2,13 +2,13 @@ package config
 
 // groupResourceKeys are the settings of one group; each may be changed at any time.
 var groupResourceKeys = []Key{
-	{"consumer.assignment.interval.ms", Int, "1000", atLeast(0), Medium, ClusterWide,
+	{"consumer.assignment.interval.ms", Int, "1000", atLeast(0), Medium, ClusterWide | Honoured,
 		"Shortest time in milliseconds between two assignments of this consumer group."},
 	{"consumer.assignor.offload.enable", Boolean, "true", nil, Medium, ClusterWide | Internal,
 		"Whether the assignments of this consumer group are computed off the coordinator's thread."},
-	{"consumer.heartbeat.interval.ms", Int, "5000", atLeast(1), Medium, ClusterWide,
+	{"consumer.heartbeat.interval.ms", Int, "5000", atLeast(1), Medium, ClusterWide | Honoured,
 		"Milliseconds between heartbeats that members of this consumer group are told to keep."},
-	{"consumer.session.timeout.ms", Int, "45000", atLeast(1), Medium, ClusterWide,
+	{"consumer.session.timeout.ms", Int, "45000", atLeast(1), Medium, ClusterWide | Honoured,
 		"Milliseconds without a heartbeat after which a member of this consumer group is removed."},
 	{"errors.deadletterqueue.copy.record.enable", Boolean, "false", nil, Medium, ClusterWide,
 		"Whether a failed record is copied to the dead letter queue whole, or only described there."},
