@@ -286,8 +286,7 @@ func (b *Broker) missingInFetch(k replica.FetchKey) *api.Error {
 	if topic.Partition(k.Partition) == nil {
 		return api.ErrUnknownTopicOrPartition
 	}
-	_, err := b.replicas.Partition(k.Topic, k.Partition)
-	return api.ErrorFor(api.CodeOf(err))
+	return api.ErrorFor(api.CodeOf(b.missingReplica(k.Topic, k.Partition)))
 }
 
 // AppendTo encodes a response that has no file ranges.

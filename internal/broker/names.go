@@ -50,6 +50,14 @@ func (b *Broker) missing(name []byte, id uuid.UUID, partition int32) error {
 		}
 		n = t.Name
 	}
-	_, err := b.replicas.Partition(n, partition)
-	return err
+	return b.missingReplica(n, partition)
+}
+
+// missingReplica is the error for a partition of which this broker had no usable replica a moment ago.
+func (b *Broker) missingReplica(topic string, partition int32) error {
+	if _, err := b.replicas.Partition(topic, partition); err != nil {
+		return err
+	}
+	// The replica has come since then, or is that of a new topic of the old one's name.
+	return api.ErrNotLeaderOrFollower
 }

@@ -8,6 +8,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"gregor/internal/api"
+	"gregor/internal/message"
+	"gregor/internal/metadata"
 	"gregor/internal/record"
 	"gregor/internal/uuid"
 )
@@ -159,5 +161,30 @@ func TestProduceOnManyConnectionsLeavesTheHighWatermarkAtTheEnd(t *testing.T) {
 	}
 	if hw, end := part.Log().HighWatermark(), part.Log().EndOffset(); hw != 1600 || end != 1600 {
 		t.Errorf("high watermark %d, log end %d, want 1600", hw, end)
+	}
+}
+
+// Replicas learn of a topic made anew before the handlers do. Who asks for the old one in between is sent to look again.
+func TestTopicMadeAnewBetweenReplicasAndHandlers(t *testing.T) {
+	w := newWorld(t, nil)
+	old := w.topic("a", 1)
+	d := metadata.NewDelta(w.image)
+	id := uuid.UUID{15: 200}
+	for _, r := range []message.Message{&message.RemoveTopicRecord{TopicID: old}, &message.TopicRecord{Name: "a", TopicID: id},
+		&message.PartitionRecord{TopicID: id, Replicas: []int32{1}, ISR: []int32{1}, Leader: 1}} {
+		if err := d.Replay(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.broker.replicas.Publish(d, d.Apply(metadata.Provenance{Offset: w.offset + 3, BatchAligned: true}))
+
+	c := w.client()
+	p := call[*kmsg.ProduceResponse](c, produceRequest(13, -1, "", old, 0, batch(t, plain(), "x"))).Topics[0].Partitions[0]
+	if p.ErrorCode != api.ErrNotLeaderOrFollower.Code || p.BaseOffset != -1 {
+		t.Errorf("produce: error %d, base offset %d", p.ErrorCode, p.BaseOffset)
+	}
+	f := call[*kmsg.FetchResponse](c, fetchRequest(13, "", old, 0, 0)).Topics[0].Partitions[0]
+	if f.ErrorCode != api.ErrNotLeaderOrFollower.Code {
+		t.Errorf("fetch: error %d", f.ErrorCode)
 	}
 }
