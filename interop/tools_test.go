@@ -208,8 +208,8 @@ consumer-groups --bootstrap-server BOOTSTRAP --delete --group nope
 ~groups --bootstrap-server BOOTSTRAP --list --group-type classic
 ~groups --bootstrap-server BOOTSTRAP --list --protocol consumer
 groups --bootstrap-server BOOTSTRAP --list --share
-delete-records --bootstrap-server BOOTSTRAP --offset-json-file DIR/delete.json
-delete-records --bootstrap-server BOOTSTRAP --offset-json-file DIR/delete-bad.json
+~delete-records --bootstrap-server BOOTSTRAP --offset-json-file DIR/delete.json
+~delete-records --bootstrap-server BOOTSTRAP --offset-json-file DIR/delete-bad.json
 get-offsets --bootstrap-server BOOTSTRAP --topic t_2 --time -2
 #log-dirs --bootstrap-server BOOTSTRAP --describe --topic-list t1
 #log-dirs --bootstrap-server BOOTSTRAP --describe --topic-list t_2 --broker-list 1
