@@ -15,6 +15,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"gregor/internal/api"
+	"gregor/internal/message"
 	"gregor/internal/uuid"
 )
 
@@ -530,4 +532,22 @@ func TestJavaAddress(t *testing.T) {
 	f("::1", "/0:0:0:0:0:0:0:1")
 	f("::ffff:10.1.2.3", "/10.1.2.3")
 	f("fe80::12ab:1%eth0", "/fe80:0:0:0:0:0:12ab:1%eth0")
+}
+
+// Groups are served on when their topic was deleted and made anew by one change.
+func TestGroupsOfATopicMadeAnew(t *testing.T) {
+	w := newWorld(t, nil)
+	old, id := w.topic(offsetsTopic, 1), uuid.UUID{15: 200}
+	w.publish(&message.RemoveTopicRecord{TopicID: old}, &message.TopicRecord{Name: offsetsTopic, TopicID: id},
+		&message.PartitionRecord{TopicID: id, Replicas: []int32{1}, ISR: []int32{1}, Leader: 1})
+	c := w.client()
+	q := kmsg.NewPtrHeartbeatRequest()
+	q.Version, q.Group, q.MemberID = 4, "g", "m"
+	var code int16
+	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if code = call[*kmsg.HeartbeatResponse](c, q).ErrorCode; code == api.ErrUnknownMemberID.Code {
+			return
+		}
+	}
+	t.Errorf("heartbeat: error %d", code)
 }

@@ -28,6 +28,12 @@ func (b *Broker) startGroups(img *metadata.Image) {
 // leadGroups tells the group coordinator which partitions of its topic this broker leads from now on, and which topics are gone.
 func (b *Broker) leadGroups(d *metadata.TopicsDelta) {
 	changes := d.LocalChanges(b.nodeID)
+	// One change may delete the topic and make it anew: what is gone goes first.
+	for _, lp := range changes.Deleted {
+		if lp.Topic == offsetsTopic {
+			b.groups.Resigned(lp.Partition, -1)
+		}
+	}
 	for _, lp := range changes.Elected {
 		if lp.Topic != offsetsTopic {
 			continue
@@ -41,11 +47,6 @@ func (b *Broker) leadGroups(d *metadata.TopicsDelta) {
 	for _, lp := range changes.Followers {
 		if lp.Topic == offsetsTopic {
 			b.groups.Resigned(lp.Partition, lp.State.LeaderEpoch)
-		}
-	}
-	for _, lp := range changes.Deleted {
-		if lp.Topic == offsetsTopic {
-			b.groups.Resigned(lp.Partition, -1)
 		}
 	}
 	var deleted []string
