@@ -92,7 +92,11 @@ type rackList struct {
 	rnd             *rand.Rand
 	racks           []*rack
 	total, unfenced int
-	round, offset   int
+	offset          int
+	// round never comes again. Kafka's begins anew with each shuffle, and a list that was last dealt from in the round of the
+	// same number then seems to be used up, so that a fenced broker gets the replica.
+	round        int
+	sinceShuffle int
 }
 
 func newRackList(rnd *rand.Rand, brokers []usableBroker) *rackList {
@@ -124,10 +128,9 @@ func newRackList(rnd *rand.Rand, brokers []usableBroker) *rackList {
 }
 
 func (l *rackList) place(to []int32, replicas int) []int32 {
-	// A single broker must not restart its round, or its list would be used up for ever.
-	if l.round == l.unfenced && l.unfenced > 1 {
+	if l.sinceShuffle == l.unfenced && l.unfenced > 1 {
 		l.shuffle()
-		l.round = 0
+		l.sinceShuffle = 0
 	}
 	if l.offset == len(l.racks) {
 		l.offset = 0
@@ -154,6 +157,7 @@ func (l *rackList) place(to []int32, replicas int) []int32 {
 		to = append(to, id)
 	}
 	l.round++
+	l.sinceShuffle++
 	l.offset++
 	return to
 }
