@@ -162,6 +162,13 @@ func TestGoldenGroups(t *testing.T) {
 					if !slices.Equal(offsets, wantOffsets) {
 						t.Errorf("offsets of %s are %q, want %q", id, offsets, wantOffsets)
 					}
+					if w.Type == Consumer.String() {
+						c.ConsumerGroupDescribe(&Context{}, []string{id}, func(ds []kmsg.ConsumerGroupDescribeResponseGroup) {
+							if d := ds[0]; d.State != w.State || len(d.Members) != w.Members || d.Epoch < firstEpoch || d.AssignmentEpoch > d.Epoch {
+								t.Errorf("group %s is described as %+v, want %+v", id, d, w)
+							}
+						})
+					}
 					if w.Type != Classic.String() {
 						continue
 					}
