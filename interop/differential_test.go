@@ -44,6 +44,7 @@ func TestDifferential(t *testing.T) {
 		{"Configs", diffConfigs},
 		{"Cluster", diffCluster},
 		{"Quotas", diffQuotas},
+		{"Frames", diffFrames},
 	} {
 		t.Run(sub.name, func(t *testing.T) { sub.run(t, p) })
 	}

@@ -105,6 +105,8 @@ func (b *toolbox) run(stdin, tool string, args ...string) (code int, stdout, std
 // toolScript are commands as one types them, with BOOTSTRAP for the node's address and DIR for a directory of files. What comes
 // before a "|" goes to the tool's standard input, where "\n" ends a line and "\t" is a tab.
 //
+// "sleep" lets the nodes apply a change to themselves, which they do after they have answered.
+//
 //	~ in front: lines may come in any order
 //	# in front: numbers may differ
 const toolScript = `
@@ -142,12 +144,15 @@ configs --bootstrap-server BOOTSTRAP --entity-type topics --entity-name nope --a
 configs --bootstrap-server BOOTSTRAP --entity-type topics --entity-name t5 --describe
 ~configs --bootstrap-server BOOTSTRAP --entity-type topics --describe
 configs --bootstrap-server BOOTSTRAP --entity-type brokers --entity-name 1 --alter --add-config log.cleaner.threads=2
+sleep
 configs --bootstrap-server BOOTSTRAP --entity-type brokers --entity-name 1 --describe
 configs --bootstrap-server BOOTSTRAP --entity-type brokers --entity-default --alter --add-config log.retention.ms=100000000
+sleep
 configs --bootstrap-server BOOTSTRAP --entity-type brokers --entity-default --describe
 configs --bootstrap-server BOOTSTRAP --entity-type brokers --entity-name 1 --describe
 configs --bootstrap-server BOOTSTRAP --entity-type brokers --entity-name 1 --alter --add-config node.id=7
 configs --bootstrap-server BOOTSTRAP --entity-type brokers --entity-default --alter --delete-config log.retention.ms
+sleep
 configs --bootstrap-server BOOTSTRAP --entity-type brokers --entity-name 1 --describe --all
 configs --bootstrap-server BOOTSTRAP --entity-type users --entity-name alice --alter --add-config producer_byte_rate=1024,consumer_byte_rate=2048
 configs --bootstrap-server BOOTSTRAP --entity-type users --entity-default --entity-type clients --entity-name c1 --alter --add-config request_percentage=50
@@ -263,6 +268,10 @@ func TestTools(t *testing.T) {
 	n := 0
 	for line := range strings.Lines(strings.TrimSpace(toolScript)) {
 		line = strings.TrimSpace(line)
+		if line == "sleep" {
+			time.Sleep(2 * time.Second)
+			continue
+		}
 		if strings.Contains(line, "--group live") && !strings.HasPrefix(line, "#") && p.gregor.kept["live"] == nil {
 			p.both(func(s *side) { s.live(t) })
 		}
