@@ -74,14 +74,14 @@ func (b *bench) limits() error {
 	}
 	defer lockThread()()
 	for _, l := range plainLoads {
-		if err := b.limitProduce(l.name, l.load, b.scaled(l.load.bytes)/2); err != nil {
+		if err := b.limitProduce(l.name, l.load, b.scaled(l.load.bytes)); err != nil {
 			return fmt.Errorf("limit of %s: %w", l.name, err)
 		}
 	}
 	if err := b.limitRecovery(); err != nil {
 		return fmt.Errorf("limit of recovery: %w", err)
 	}
-	if err := b.limitFetch(b.scaled(2 << 30)); err != nil {
+	if err := b.limitFetch(b.scaled(1 << 30)); err != nil {
 		return fmt.Errorf("limit of fetch: %w", err)
 	}
 	if err := b.limitTiny(); err != nil {
@@ -250,7 +250,7 @@ func (b *bench) limitTiny() error {
 	for _, l := range tinyLoads {
 		name, n := l.name, l.clients
 		begin := time.Now()
-		end := begin.Add(b.tinyTime / 2)
+		end := begin.Add(b.tinyTime / 3)
 		lats := make([][]time.Duration, n)
 		cpu := make([]time.Duration, n)
 		errs := make([]error, n)

@@ -90,12 +90,12 @@ func run(args []string) error {
 	warm := f.Int("warm", 2, "rounds of warming up before the loads; a virtual machine needs them to compile its code")
 	profiles := f.String("profile", "", "write a CPU profile of gregor during each workload to this directory")
 	quiet := f.Duration("quiet", 5*time.Second, "how long to wait before each workload for the machine to become quiet")
-	report := f.Bool("report", false, "measure nothing, print the table of the TSV files given as arguments")
+	report := f.Bool("report", false, "measure nothing: make the table of the TSV files given as arguments, in -out if that is set")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
 	if *report {
-		return reportFiles(f.Args())
+		return reportFiles(f.Args(), *out)
 	}
 	if f.NArg() > 0 {
 		return fmt.Errorf("unexpected arguments %q", f.Args())
@@ -105,7 +105,7 @@ func run(args []string) error {
 		return err
 	}
 	b := &bench{dir: *dir, port: *port, profiles: *profiles, quiet: *quiet, scale: 1, warmRounds: *warm, batches: map[string][]encoded{},
-		restTime: 5 * time.Second, idleTime: 10 * time.Second, tinyTime: 5 * time.Second, e2eWarm: 2 * time.Second, e2eTime: 10 * time.Second,
+		restTime: 4 * time.Second, idleTime: 8 * time.Second, tinyTime: 4 * time.Second, e2eWarm: 2 * time.Second, e2eTime: 8 * time.Second,
 		command: strings.Join(append([]string{"bench/run"}, args...), " ")}
 	if b.only, err = regexp.Compile(*only); err != nil {
 		return fmt.Errorf("-only: %w", err)

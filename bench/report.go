@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"fmt"
 	"os"
 	"os/exec"
@@ -241,24 +240,32 @@ func othersCPU(figures []figure, server string) float64 {
 	return median(v)
 }
 
-func reportFiles(paths []string) error {
+// reportFiles puts the figures of several runs together.
+func reportFiles(paths []string, out string) error {
 	var all []figure
+	var lines strings.Builder
 	for _, p := range paths {
 		text, err := os.ReadFile(p)
 		if err != nil {
 			return err
 		}
-		s := bufio.NewScanner(strings.NewReader(string(text)))
-		for s.Scan() {
-			f, err := parseFigure(s.Text())
+		for line := range strings.Lines(string(text)) {
+			f, err := parseFigure(strings.TrimSuffix(line, "\n"))
 			if err != nil {
 				return fmt.Errorf("%s: %w", p, err)
 			}
 			all = append(all, f)
+			fmt.Fprintln(&lines, f)
 		}
 	}
 	fmt.Println(table(all))
-	return nil
+	if out == "" {
+		return nil
+	}
+	if err := os.WriteFile(filepath.Join(out, "results.tsv"), []byte(lines.String()), 0o644); err != nil {
+		return err
+	}
+	return writeResults(filepath.Join(out, "RESULTS.md"), "bench/run", all)
 }
 
 // writeResults writes the table with all that is needed to repeat it.
