@@ -11,8 +11,8 @@ import (
 // forwarded is the handler of an API that the active controller serves. When no controller answers in time the response says
 // so wherever the request's clients look for it.
 func forwarded() handler {
-	return later(func(b *Broker, _ *network.Request, q kmsg.Request, reply func(kmsg.Response)) {
-		b.forward(q, reply, func(err error) kmsg.Response { return controller.ErrorResponse(q, err) })
+	return later(func(b *Broker, r *network.Request, q kmsg.Request, reply func(kmsg.Response)) {
+		b.forward(r, q, reply, func(err error) kmsg.Response { return controller.ErrorResponse(q, err) })
 	})
 }
 

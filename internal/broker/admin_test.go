@@ -73,7 +73,7 @@ func (c *coreController) commit() {
 	c.core.HandleCommit(time.Now(), c.base, c.end-1, records)
 }
 
-func (c *coreController) Forward(q kmsg.Request, deadline time.Time, reply func(kmsg.Response, error)) {
+func (c *coreController) Forward(_ Client, q kmsg.Request, deadline time.Time, reply func(kmsg.Response, error)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.core.Submit(time.Now(), &controller.RequestContext{Principal: "User:ANONYMOUS", Forwarded: true}, q, reply)
@@ -109,10 +109,10 @@ func (w *world) withController() {
 		reg.Features = append(reg.Features, kmsg.BrokerRegistrationRequestFeature{Name: name, MinSupportedVersion: r.Min, MaxSupportedVersion: r.Max})
 	}
 	var epoch int64
-	c.Forward(reg, time.Time{}, func(resp kmsg.Response, _ error) { epoch = resp.(*kmsg.BrokerRegistrationResponse).BrokerEpoch })
+	c.Forward(Client{}, reg, time.Time{}, func(resp kmsg.Response, _ error) { epoch = resp.(*kmsg.BrokerRegistrationResponse).BrokerEpoch })
 	hb := kmsg.NewPtrBrokerHeartbeatRequest()
 	hb.Version, hb.BrokerID, hb.BrokerEpoch, hb.CurrentMetadataOffset = hb.MaxVersion(), 1, epoch, c.end
-	c.Forward(hb, time.Time{}, func(resp kmsg.Response, _ error) {
+	c.Forward(Client{}, hb, time.Time{}, func(resp kmsg.Response, _ error) {
 		if r := resp.(*kmsg.BrokerHeartbeatResponse); r.ErrorCode != 0 || r.IsFenced {
 			w.tb.Fatalf("heartbeat: %+v", r)
 		}

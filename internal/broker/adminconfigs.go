@@ -18,7 +18,7 @@ import (
 // A change of configs goes two ways (Kafka's ConfigAdminManager): what concerns this broker's own settings is checked here,
 // by those settings; the rest is the controller's, which gets only the resources that passed.
 
-func (b *Broker) incrementalAlterConfigs(_ *network.Request, q *kmsg.IncrementalAlterConfigsRequest, reply func(kmsg.Response)) {
+func (b *Broker) incrementalAlterConfigs(from *network.Request, q *kmsg.IncrementalAlterConfigsRequest, reply func(kmsg.Response)) {
 	errs := make([]error, len(q.Resources))
 	rest := kmsg.NewPtrIncrementalAlterConfigsRequest()
 	rest.Version, rest.ValidateOnly = q.Version, q.ValidateOnly
@@ -59,7 +59,7 @@ func (b *Broker) incrementalAlterConfigs(_ *network.Request, q *kmsg.Incremental
 		finish(nil)
 		return
 	}
-	b.forward(rest, finish, func(err error) kmsg.Response { return controller.ErrorResponse(rest, err) })
+	b.forward(from, rest, finish, func(err error) kmsg.Response { return controller.ErrorResponse(rest, err) })
 }
 
 func countIncremental(q *kmsg.IncrementalAlterConfigsRequest, r *kmsg.IncrementalAlterConfigsRequestResource) (n int) {
@@ -191,7 +191,7 @@ func (b *Broker) checkDynamic(settings map[string]string, name string) error {
 	return nil
 }
 
-func (b *Broker) alterConfigs(_ *network.Request, q *kmsg.AlterConfigsRequest, reply func(kmsg.Response)) {
+func (b *Broker) alterConfigs(from *network.Request, q *kmsg.AlterConfigsRequest, reply func(kmsg.Response)) {
 	errs := make([]error, len(q.Resources))
 	rest := kmsg.NewPtrAlterConfigsRequest()
 	rest.Version, rest.ValidateOnly = q.Version, q.ValidateOnly
@@ -236,7 +236,7 @@ func (b *Broker) alterConfigs(_ *network.Request, q *kmsg.AlterConfigsRequest, r
 		finish(nil)
 		return
 	}
-	b.forward(rest, finish, func(err error) kmsg.Response { return controller.ErrorResponse(rest, err) })
+	b.forward(from, rest, finish, func(err error) kmsg.Response { return controller.ErrorResponse(rest, err) })
 }
 
 func (b *Broker) checkLegacy(r *kmsg.AlterConfigsRequestResource) error {

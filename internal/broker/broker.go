@@ -2,6 +2,7 @@ package broker
 
 import (
 	"log/slog"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,7 +23,18 @@ import (
 type Controller interface {
 	// Forward sends a request on behalf of a client and calls reply once, from any goroutine: with the controller's response,
 	// or with an error when no active controller could be reached before the deadline.
-	Forward(q kmsg.Request, deadline time.Time, reply func(kmsg.Response, error))
+	Forward(from Client, q kmsg.Request, deadline time.Time, reply func(kmsg.Response, error))
+}
+
+// Client is on whose behalf a request goes to the controller. The zero value is the broker itself.
+type Client struct {
+	Principal string // type:name
+	Addr      netip.Addr
+	ID        string // client.id
+}
+
+func clientOf(r *network.Request) Client {
+	return Client{Principal: r.Conn.Principal(), Addr: r.Conn.ClientAddr().Addr(), ID: r.ClientID}
 }
 
 // Options make a Broker.
@@ -122,9 +134,9 @@ func (b *Broker) topicByNameOrID(name string, id uuid.UUID) *metadata.Topic {
 
 // forward passes a request on to the active controller and its response back. failed makes the response for when no controller
 // answers in time.
-func (b *Broker) forward(q kmsg.Request, reply func(kmsg.Response), failed func(err error) kmsg.Response) {
+func (b *Broker) forward(r *network.Request, q kmsg.Request, reply func(kmsg.Response), failed func(err error) kmsg.Response) {
 	deadline := b.clock.Now().Add(b.config.Current().RequestTimeout)
-	b.controller.Forward(q, deadline, func(resp kmsg.Response, err error) {
+	b.controller.Forward(clientOf(r), q, deadline, func(resp kmsg.Response, err error) {
 		if err != nil {
 			resp = failed(err)
 		}

@@ -36,7 +36,7 @@ func (c *topicCreations) create(name string) {
 	q.Version = createTopicsVersion
 	q.TimeoutMillis = int32(cfg.RequestTimeout.Milliseconds())
 	q.Topics = []kmsg.CreateTopicsRequestTopic{topicToCreate(name, cfg)}
-	c.b.controller.Forward(q, c.b.clock.Now().Add(cfg.RequestTimeout), func(resp kmsg.Response, err error) {
+	c.b.controller.Forward(Client{}, q, c.b.clock.Now().Add(cfg.RequestTimeout), func(resp kmsg.Response, err error) {
 		c.mu.Lock()
 		delete(c.inflight, name)
 		c.mu.Unlock()

@@ -87,7 +87,7 @@ func (a *DirectoryAssigner) send() {
 	a.mu.Unlock()
 	q := assignRequest(sent)
 	q.BrokerID, q.BrokerEpoch = a.nodeID, a.epoch()
-	a.controller.Forward(q, a.clock.Now().Add(assignmentRetry), func(resp kmsg.Response, err error) {
+	a.controller.Forward(Client{}, q, a.clock.Now().Add(assignmentRetry), func(resp kmsg.Response, err error) {
 		if err == nil {
 			err = api.FromCode(resp.(*kmsg.AssignReplicasToDirsResponse).ErrorCode)
 		}

@@ -21,7 +21,7 @@ type assignments struct {
 	got   []*kmsg.AssignReplicasToDirsRequest
 }
 
-func (c *assignments) Forward(q kmsg.Request, _ time.Time, reply func(kmsg.Response, error)) {
+func (c *assignments) Forward(_ Client, q kmsg.Request, _ time.Time, reply func(kmsg.Response, error)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.fails > 0 {

@@ -42,7 +42,7 @@ type world struct {
 // idController allocates producer ids and refuses all else.
 type idController struct{ next int64 }
 
-func (c *idController) Forward(q kmsg.Request, _ time.Time, reply func(kmsg.Response, error)) {
+func (c *idController) Forward(_ Client, q kmsg.Request, _ time.Time, reply func(kmsg.Response, error)) {
 	if q, ok := q.(*kmsg.AllocateProducerIDsRequest); ok {
 		resp := q.ResponseKind().(*kmsg.AllocateProducerIDsResponse)
 		resp.ProducerIDStart, resp.ProducerIDLen = c.next, 1000

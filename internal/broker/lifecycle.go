@@ -303,7 +303,7 @@ func (l *Lifecycle) run(ctx context.Context) {
 		l.announce()
 		l.mu.Unlock()
 		if q != nil {
-			l.core.o.Controller.Forward(q, time.Now().Add(l.core.o.SessionTimeout), func(resp kmsg.Response, err error) {
+			l.core.o.Controller.Forward(Client{}, q, time.Now().Add(l.core.o.SessionTimeout), func(resp kmsg.Response, err error) {
 				l.do(func(c *lifecycle, now time.Time) { c.answered(now, resp, err) })
 			})
 		}

@@ -23,7 +23,7 @@ type fakeController struct {
 	down     bool
 }
 
-func (f *fakeController) Forward(q kmsg.Request, _ time.Time, reply func(kmsg.Response, error)) {
+func (f *fakeController) Forward(_ Client, q kmsg.Request, _ time.Time, reply func(kmsg.Response, error)) {
 	f.requests = append(f.requests, q)
 	if f.refuse > 0 {
 		f.refuse--

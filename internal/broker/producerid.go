@@ -68,7 +68,7 @@ func (p *producerIDs) ask() {
 	if me := p.b.image().Cluster.Broker(p.b.nodeID); me != nil {
 		q.BrokerEpoch = me.Epoch
 	}
-	p.b.controller.Forward(q, p.b.clock.Now().Add(p.b.config.Current().RequestTimeout), func(resp kmsg.Response, err error) {
+	p.b.controller.Forward(Client{}, q, p.b.clock.Now().Add(p.b.config.Current().RequestTimeout), func(resp kmsg.Response, err error) {
 		var start, n int64
 		if err == nil {
 			r := resp.(*kmsg.AllocateProducerIDsResponse)

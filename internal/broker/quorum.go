@@ -7,8 +7,8 @@ import (
 	"gregor/internal/network"
 )
 
-func (b *Broker) describeQuorum(_ *network.Request, q *kmsg.DescribeQuorumRequest, reply func(kmsg.Response)) {
-	b.forward(q, reply, func(err error) kmsg.Response {
+func (b *Broker) describeQuorum(r *network.Request, q *kmsg.DescribeQuorumRequest, reply func(kmsg.Response)) {
+	b.forward(r, q, reply, func(err error) kmsg.Response {
 		resp := q.ResponseKind().(*kmsg.DescribeQuorumResponse)
 		resp.ErrorCode = api.CodeOf(err)
 		return resp

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -26,7 +27,7 @@ type Server struct {
 	lastID    atomic.Uint64
 
 	acceptors sync.WaitGroup
-	mu        sync.Mutex // guards conns, started, shut
+	mu        sync.Mutex // guards conns, started, shut, and started of the listeners
 	conns     map[*Conn]struct{}
 	started   bool
 	shut      bool
@@ -42,6 +43,7 @@ const loopbackSendBuffer = 256 << 10
 type listener struct {
 	Listener
 	sockets []net.Listener
+	started bool // guarded by the server's mu
 }
 
 // New returns a server that does not listen yet.
@@ -153,22 +155,27 @@ func (s *Server) Addr(listener string) net.Addr {
 	return nil
 }
 
-// Start serves connections until Shutdown. It returns at once. Listen must have succeeded.
-func (s *Server) Start() {
+// Start serves the listeners of these names, or all when none is given, until Shutdown. It may be called again for others. It
+// returns at once. Listen must have succeeded.
+func (s *Server) Start(names ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.started || s.shut {
+	if s.shut {
 		return
 	}
-	s.started = true
 	for _, l := range s.listeners {
+		if l.started || len(names) > 0 && !slices.Contains(names, l.Name) {
+			continue
+		}
+		l.started = true
 		for _, sock := range l.sockets {
 			s.acceptors.Go(func() { s.accept(l, sock) })
 		}
 	}
-	if s.opts.MaxIdle > 0 {
+	if s.opts.MaxIdle > 0 && !s.started {
 		s.acceptors.Go(s.reap)
 	}
+	s.started = true
 }
 
 // Shutdown stops accepting connections and reading requests, waits until the requests in flight have been answered, and

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -23,7 +24,18 @@ type controllerAPI struct {
 	handlers map[api.Key]controllerHandler
 }
 
-type controllerHandler func(*controllerAPI, *network.Request, kmsg.Request)
+type controllerHandler func(*controllerAPI, *exchange, kmsg.Request)
+
+// exchange is a request with its way back. One that came in an envelope goes back in one.
+type exchange struct {
+	r         *network.Request
+	principal string
+	addr      string
+	clientID  string
+	forwarded bool
+	// reply answers. err says whether the request was for somebody else to answer.
+	reply func(resp kmsg.Response, err error)
+}
 
 func newControllerAPI(n *Node) *controllerAPI { return &controllerAPI{n, controllerHandlers()} }
 
@@ -32,6 +44,7 @@ func controllerHandlers() map[api.Key]controllerHandler {
 	m := map[api.Key]controllerHandler{
 		api.ApiVersions:     (*controllerAPI).apiVersions,
 		api.DescribeCluster: (*controllerAPI).describeCluster,
+		api.Envelope:        (*controllerAPI).envelope,
 	}
 	for _, k := range []api.Key{api.Vote, api.BeginQuorumEpoch, api.EndQuorumEpoch, api.FetchSnapshot, api.DescribeQuorum,
 		api.AddRaftVoter, api.RemoveRaftVoter, api.UpdateRaftVoter, api.Fetch} {
@@ -63,19 +76,45 @@ func (c *controllerAPI) Handle(r *network.Request) {
 		r.Close(err)
 		return
 	}
-	c.handlers[r.Key](c, r, q)
+	c.handlers[r.Key](c, &exchange{
+		r: r, principal: r.Conn.Principal(), addr: r.Conn.ClientAddr().Addr().String(), clientID: r.ClientID,
+		reply: func(resp kmsg.Response, _ error) { r.Reply(resp) },
+	}, q)
 }
 
-func (c *controllerAPI) quorum(r *network.Request, q kmsg.Request) {
-	c.n.raft.HandleRequest(raft.RequestContext{Listener: r.Conn.Listener(), ClientID: r.ClientID}, q, func(resp kmsg.Response) { r.Reply(resp) })
+// envelope handles a request that a broker passes on for a client, as if the client had sent it here.
+func (c *controllerAPI) envelope(x *exchange, q kmsg.Request) {
+	resp := q.ResponseKind().(*kmsg.EnvelopeResponse)
+	in, err := readEnvelope(q.(*kmsg.EnvelopeRequest), func(k api.Key) bool { return c.handlers[k] != nil })
+	if err != nil {
+		resp.ErrorCode = api.CodeOf(err)
+		x.reply(resp, nil)
+		return
+	}
+	c.handlers[in.header.Key](c, &exchange{
+		r: x.r, principal: in.principal, addr: in.addr.String(), clientID: in.header.ClientID, forwarded: true,
+		reply: func(inner kmsg.Response, err error) {
+			if errors.Is(err, error(api.ErrNotController)) {
+				resp.ErrorCode = api.ErrNotController.Code
+			} else {
+				h := in.header
+				resp.ResponseData = api.AppendResponse(api.AppendResponseHeader(nil, h.Key, h.Version, h.CorrelationID), inner)
+			}
+			x.reply(resp, nil)
+		},
+	}, in.request)
 }
 
-func (c *controllerAPI) submit(r *network.Request, q kmsg.Request) {
-	rc := &controller.RequestContext{Principal: "User:ANONYMOUS", Deadline: r.Received.Add(c.n.cfg.RequestTimeout)}
-	c.n.controller.Submit(rc, q, func(resp kmsg.Response, _ error) { r.Reply(resp) })
+func (c *controllerAPI) quorum(x *exchange, q kmsg.Request) {
+	c.n.raft.HandleRequest(raft.RequestContext{Listener: x.r.Conn.Listener(), ClientID: x.clientID}, q, func(resp kmsg.Response) { x.reply(resp, nil) })
 }
 
-func (c *controllerAPI) apiVersions(r *network.Request, q kmsg.Request) {
+func (c *controllerAPI) submit(x *exchange, q kmsg.Request) {
+	rc := &controller.RequestContext{Principal: x.principal, ClientAddr: x.addr, Forwarded: x.forwarded, Deadline: x.r.Received.Add(c.n.cfg.RequestTimeout)}
+	c.n.controller.Submit(rc, q, func(resp kmsg.Response, err error) { x.reply(resp, err) })
+}
+
+func (c *controllerAPI) apiVersions(x *exchange, q kmsg.Request) {
 	resp := q.ResponseKind().(*kmsg.ApiVersionsResponse)
 	for _, rng := range c.n.controllerTable.Advertised(nil) {
 		resp.ApiKeys = append(resp.ApiKeys, kmsg.ApiVersionsResponseApiKey{ApiKey: int16(rng.Key), MinVersion: rng.Min, MaxVersion: rng.Max})
@@ -101,13 +140,13 @@ func (c *controllerAPI) apiVersions(r *network.Request, q kmsg.Request) {
 	for _, name := range slices.Sorted(maps.Keys(levels)) {
 		resp.FinalizedFeatures = append(resp.FinalizedFeatures, kmsg.ApiVersionsResponseFinalizedFeature{Name: name, MinVersionLevel: levels[name], MaxVersionLevel: levels[name]})
 	}
-	r.Reply(resp)
+	x.reply(resp, nil)
 }
 
 // controllerEndpointType is what DescribeCluster calls controllers; brokers are 1.
 const controllerEndpointType = 2
 
-func (c *controllerAPI) describeCluster(r *network.Request, q kmsg.Request) {
+func (c *controllerAPI) describeCluster(x *exchange, q kmsg.Request) {
 	req := q.(*kmsg.DescribeClusterRequest)
 	resp := req.ResponseKind().(*kmsg.DescribeClusterResponse)
 	resp.ClusterID, resp.ControllerID, resp.EndpointType = c.n.clusterID, c.n.raft.LeaderAndEpoch().LeaderID, controllerEndpointType
@@ -118,17 +157,17 @@ func (c *controllerAPI) describeCluster(r *network.Request, q kmsg.Request) {
 			err, text = api.ErrUnsupportedEndpointType, fmt.Sprintf("Unsupported endpoint type %d", req.EndpointType)
 		}
 		resp.ErrorCode, resp.ErrorMessage = err.Code, &text
-		r.Reply(resp)
+		x.reply(resp, nil)
 		return
 	}
 	for _, v := range c.n.raft.Voters() {
 		for _, e := range v.Endpoints {
-			if e.Name == r.Conn.Listener() {
+			if e.Name == x.r.Conn.Listener() {
 				b := kmsg.NewDescribeClusterResponseBroker()
 				b.NodeID, b.Host, b.Port = v.ID, e.Host, int32(e.Port)
 				resp.Brokers = append(resp.Brokers, b)
 			}
 		}
 	}
-	r.Reply(resp)
+	x.reply(resp, nil)
 }

@@ -40,6 +40,8 @@ type Options struct {
 	Rand  io.Reader
 	// Listen opens listeners; nil is the machine's network.
 	Listen func(ctx context.Context, network, addr string) (net.Listener, error)
+	// Dial connects to other nodes; nil is the machine's network.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Metrics and Phases are where the node shows itself; nil makes some.
 	Metrics *telemetry.Registry
 	Phases  *telemetry.Phases
@@ -62,20 +64,24 @@ type Node struct {
 
 	stats      *requestStats
 	server     *network.Server
+	peers      nodePeers
 	raft       *raft.Node
 	controller *controller.Controller
+	registrar  *registrar // nil without the controller role
 	loader     *metadata.Loader
 	snapshots  *metadata.SnapshotGenerator
 	lifecycle  *broker.Lifecycle
 	// predecessor is set once the controller has been told that this broker's last life is over.
 	predecessor atomic.Bool
-	published   published
-	logs        *log.Manager
-	replicas    *replica.Manager
-	assigner    *broker.DirectoryAssigner
-	groups      *group.Coordinator
-	broker      atomic.Pointer[broker.Broker]
-	controlled  atomic.Pointer[controllerAPI]
+	// controllerAddr is where the active controller was last known to be, "" for nowhere.
+	controllerAddr atomic.Pointer[string]
+	published      published
+	logs           *log.Manager
+	replicas       *replica.Manager
+	assigner       *broker.DirectoryAssigner
+	groups         *group.Coordinator
+	broker         atomic.Pointer[broker.Broker]
+	controlled     atomic.Pointer[controllerAPI]
 
 	fatal    chan error // the first failure that the process can't go on after
 	stopOnce sync.Once
@@ -168,6 +174,10 @@ func (n *Node) start(ctx context.Context) error {
 	n.enter(telemetry.Quorum)
 	if err := n.startQuorum(ctx); err != nil {
 		return err
+	}
+	if n.cfg.Roles.Controller {
+		// The other voters have to reach this one before any of them can lead.
+		n.server.Start(n.cfg.ControllerListeners...)
 	}
 	if n.cfg.Roles.Broker {
 		if err := n.startBroker(ctx); err != nil {
@@ -307,6 +317,9 @@ func (n *Node) stop(ctx context.Context) error {
 		}
 		epoch = n.lifecycle.Epoch()
 	}
+	if n.raft != nil {
+		n.stepDown(ctx)
+	}
 	drained := make(chan error, 1)
 	go func() {
 		if n.server == nil {
@@ -343,8 +356,11 @@ func (n *Node) stop(ctx context.Context) error {
 		note("close controller", n.controller.Close(ctx))
 	}
 	if n.raft != nil {
-		note("close metadata log", n.raft.Shutdown(ctx))
+		bound, cancel := context.WithTimeout(ctx, quorumLeaveTimeout)
+		note("close metadata log", n.leaveQuorum(bound))
+		cancel()
 	}
+	n.peers.close()
 	note("unlock directories", n.locks.Close())
 	n.bg.Wait()
 	return errors.Join(errs...)

@@ -2,14 +2,12 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"gregor/internal/api"
 	"gregor/internal/controller"
 	"gregor/internal/message"
 	"gregor/internal/metadata"
@@ -33,6 +31,7 @@ func (n *Node) startQuorum(ctx context.Context) error {
 		ids = append(ids, v.ID)
 	}
 	var err error
+	n.peers = n.newPeers()
 	n.raft, err = raft.Open(ctx, raft.Options{
 		FS: n.o.FS, Clock: n.o.Clock, Logger: n.logger, Rand: n.rand.generator(),
 		Dir: c.MetadataLogDir, ClusterID: n.clusterID, NodeID: c.NodeID, DirectoryID: n.dirIDs[c.MetadataLogDir],
@@ -42,7 +41,7 @@ func (n *Node) startQuorum(ctx context.Context) error {
 		RequestTimeout: c.QuorumRequestTimeout, RetryBackoff: c.QuorumRetryBackoff, AppendLinger: c.QuorumAppendLinger,
 		SegmentBytes: c.MetadataSegmentBytes, SegmentAge: c.MetadataSegmentAge,
 		RetentionBytes: c.MetadataRetentionBytes, RetentionAge: c.MetadataRetention,
-		AutoJoin: c.QuorumAutoJoin, OnFatal: n.fail,
+		AutoJoin: c.QuorumAutoJoin, Transport: transport{n.peers.quorum}, OnFatal: n.fail,
 	})
 	if err != nil {
 		return err
@@ -62,7 +61,12 @@ func (n *Node) startQuorum(ctx context.Context) error {
 	if err := n.loader.Install(n.snapshots, (*dynamicConfig)(n)); err != nil {
 		return err
 	}
-	n.raft.Register(loaderListener{n.loader})
+	if n.registrar != nil {
+		if err := n.loader.Install(n.registrar); err != nil {
+			return err
+		}
+	}
+	n.raft.Register(loaderListener{n})
 	return nil
 }
 
@@ -95,6 +99,7 @@ func (n *Node) startController(staticIDs []int32) error {
 		TokenSweepInterval: c.Value("delegation.token.expiry.check.interval.ms").Millis(),
 		Fatal:              n.fail,
 	}
+	n.registrar = &registrar{n: n, incarnation: incarnation, listeners: opts.Registration.Listeners}
 	n.controller = controller.New(opts, n.o.Clock, controllerLog{n.raft})
 	n.raft.Register(n.controller)
 	n.controlled.Store(newControllerAPI(n))
@@ -152,19 +157,20 @@ func (l controllerLog) UpgradeKRaftVersion(epoch int32, version int16, validateO
 }
 
 // loaderListener hands what the quorum commits to the loader.
-type loaderListener struct{ l *metadata.Loader }
+type loaderListener struct{ *Node }
 
 func (l loaderListener) HandleCommit(b raft.CommittedBatch) {
-	l.l.HandleCommit(metadata.Batch{BaseOffset: b.BaseOffset, LastOffset: b.LastOffset, Epoch: b.Epoch, AppendTime: b.AppendTime, Bytes: b.Bytes, Records: b.Records})
+	l.loader.HandleCommit(metadata.Batch{BaseOffset: b.BaseOffset, LastOffset: b.LastOffset, Epoch: b.Epoch, AppendTime: b.AppendTime, Bytes: b.Bytes, Records: b.Records})
 }
 
 func (l loaderListener) HandleSnapshot(r *raft.SnapshotReader) {
 	// The loader keeps its image and reports the fault itself.
-	_ = l.l.HandleSnapshot(r.ID().Offset, r.ID().Epoch, r.LastContainedLogTime(), r)
+	_ = l.loader.HandleSnapshot(r.ID().Offset, r.ID().Epoch, r.LastContainedLogTime(), r)
 }
 
 func (l loaderListener) HandleLeaderChange(e raft.LeaderAndEpoch) {
-	l.l.HandleLeaderChange(metadata.LeaderAndEpoch{LeaderID: e.LeaderID, Epoch: e.Epoch})
+	l.loader.HandleLeaderChange(metadata.LeaderAndEpoch{LeaderID: e.LeaderID, Epoch: e.Epoch})
+	l.leaderChanged(e)
 }
 
 func (l loaderListener) BeginShutdown() {}
@@ -216,45 +222,6 @@ func (p *firstPublish) Publish(*metadata.Delta, *metadata.Image, metadata.Manife
 	default:
 		close(p.ch)
 	}
-}
-
-// forwarder is the way from the broker's handlers to the active controller.
-type forwarder struct{ n *Node }
-
-// forwardRetry is how long a request waits before it is tried again while there is no active controller.
-const forwardRetry = 20 * time.Millisecond
-
-// Forward implements broker.Controller. Requests about the quorum itself go to the metadata log's node.
-//
-// Only the controller of this process is reached: a cluster of several nodes needs the way over the network, too.
-func (f forwarder) Forward(q kmsg.Request, deadline time.Time, reply func(kmsg.Response, error)) {
-	n := f.n
-	if quorumRequest(q) {
-		n.raft.HandleRequest(raft.RequestContext{Listener: n.cfg.ControllerListeners[0]}, q, func(r kmsg.Response) { reply(r, nil) })
-		return
-	}
-	if n.controller == nil {
-		reply(nil, api.ErrNotController)
-		return
-	}
-	rc := &controller.RequestContext{Principal: "User:ANONYMOUS", Forwarded: true, Deadline: deadline}
-	n.controller.Submit(rc, q, func(r kmsg.Response, err error) {
-		if reg, ok := r.(*kmsg.BrokerRegistrationResponse); ok && reg.ErrorCode == api.ErrDuplicateBrokerRegistration.Code && n.predecessor.CompareAndSwap(false, true) {
-			n.buryPredecessor()
-			f.Forward(q, deadline, reply)
-			return
-		}
-		if errors.Is(err, api.ErrNotController) && n.o.Clock.Now().Add(forwardRetry).Before(deadline) && n.bgCtx.Err() == nil {
-			time.AfterFunc(forwardRetry, func() { f.Forward(q, deadline, reply) })
-			return
-		}
-		if err != nil || !changesMetadata(q) {
-			reply(r, err)
-			return
-		}
-		// What the reply tells of is committed. It goes out when this broker's own handlers know of it, too.
-		n.published.after(n.raft.HighWatermark()-1, func() { reply(r, nil) })
-	})
 }
 
 // changesMetadata says whether a client may look for what a request has changed. Requests of the broker itself, which must not

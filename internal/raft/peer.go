@@ -161,22 +161,27 @@ func (c *Core) failed(now time.Time, p *peer, ev Responded) {
 	if c.role == Leader && c.lead.add != nil && c.lead.add.correlation == ev.Correlation {
 		c.addVoterFailed(codeRequestTimedOut, "Aborted add voter operation since the new voter did not answer API_VERSIONS")
 	}
-	if ev.Refused {
-		c.peerLost(now, p.ID)
+	if !ev.Refused {
+		return
 	}
+	if c.role == Resigned {
+		delete(c.unacked, p.ID) // nobody is there to hear it
+	}
+	c.peerLost(now, p.ID)
 }
 
 // peerLost takes a connection that was reset or refused as evidence that the process is gone. A follower whose leader is lost
 // starts the pre-vote after a small random delay instead of sitting out the fetch timeout; the delay grows while the evidence
 // keeps coming without a successful fetch in between, so that a leader that can't be reached by one node only doesn't cost
 // the others more than a pre-vote now and then. Safety doesn't depend on it: others deny the pre-vote while they hear the
-// leader, and epochs do the rest.
+// leader, and epochs do the rest. The refusal of a voter that a leaving leader tries to tell so counts as having heard.
 //
 // Differs from Kafka: Kafka waits for controller.quorum.fetch.timeout.ms in any case.
 func (c *Core) peerLost(now time.Time, id int32) {
 	if c.role != Follower || id != c.leader || !c.isVoter() || c.shutdown {
 		return
 	}
+	c.follow.fetched = false // others who have seen the same may be granted a pre-vote
 	span := min(evidenceDelay<<min(c.evidence, 6), c.cfg.ElectionTimeout)
 	c.evidence++
 	at := now.Add(time.Duration(c.rng.Int64N(int64(span) + 1)))
