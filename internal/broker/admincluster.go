@@ -98,7 +98,7 @@ func (b *Broker) describeTopicPartitions(r *network.Request, q *kmsg.DescribeTop
 				continue
 			}
 			out.ErrorCode = api.ErrUnknownTopicOrPartition.Code
-			if checkTopicName(name) != nil {
+			if api.CheckTopicName(name) != nil {
 				out.ErrorCode = api.ErrInvalidTopicException.Code
 			}
 			resp.Topics = append(resp.Topics, out)

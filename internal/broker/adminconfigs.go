@@ -296,7 +296,7 @@ func (b *Broker) entries(r *kmsg.DescribeConfigsRequestResource) ([]config.Entry
 	own := image.Configs.Get(metadata.Resource{Type: int8(r.ResourceType), Name: r.ResourceName})
 	switch int8(r.ResourceType) {
 	case metadata.TopicResource:
-		if err := checkTopicName(r.ResourceName); err != nil {
+		if err := api.CheckTopicName(r.ResourceName); err != nil {
 			return nil, err
 		}
 		if image.Topics.ByName(r.ResourceName) == nil {

@@ -117,7 +117,7 @@ func (b *Broker) requestedTopics(q *kmsg.MetadataRequest, view *topicView, resp 
 	for _, name := range unknown {
 		err := api.ErrUnknownTopicOrPartition
 		switch {
-		case checkTopicName(name) != nil:
+		case api.CheckTopicName(name) != nil:
 			err = api.ErrInvalidTopicException
 		case create:
 			b.creations.create(name)

@@ -1,43 +1,20 @@
 package broker
 
 import (
-	"strings"
-
 	"gregor/internal/api"
 	"gregor/internal/uuid"
 )
 
 // Names of the internal topics.
 const (
-	offsetsTopic      = "__consumer_offsets"
-	transactionTopic  = "__transaction_state"
-	shareStateTopic   = "__share_group_state"
-	maxTopicNameBytes = 249
+	offsetsTopic     = "__consumer_offsets"
+	transactionTopic = "__transaction_state"
+	shareStateTopic  = "__share_group_state"
 )
 
 // isInternalTopic says whether clients may not produce to the topic or delete its records.
 func isInternalTopic(name string) bool {
 	return name == offsetsTopic || name == transactionTopic || name == shareStateTopic
-}
-
-// checkTopicName refuses names that no topic can have, with Kafka's words.
-func checkTopicName(name string) error {
-	refuse := func(format string, args ...any) error {
-		return api.WithMessage(api.ErrInvalidTopicException, format, args...)
-	}
-	switch {
-	case name == "":
-		return refuse("Topic name is invalid: the empty string is not allowed")
-	case name == "." || name == "..":
-		return refuse("Topic name is invalid: '%s' is not allowed", name)
-	case len(name) > maxTopicNameBytes:
-		return refuse("Topic name is invalid: the length of '%s' is longer than the max allowed length %d", name, maxTopicNameBytes)
-	case strings.IndexFunc(name, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '_' || r == '-')
-	}) >= 0:
-		return refuse("Topic name is invalid: '%s' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'", name)
-	}
-	return nil
 }
 
 // missing is the error for a partition of which this broker has no usable replica, named by topic name or id.

@@ -178,7 +178,7 @@ func (b *Broker) describeProducers(r *network.Request, q *kmsg.DescribeProducers
 }
 
 func (b *Broker) producersOf(topic string, partition int32, rp *kmsg.DescribeProducersResponseTopicPartition) error {
-	if err := checkTopicName(topic); err != nil {
+	if err := api.CheckTopicName(topic); err != nil {
 		return err
 	}
 	if b.image().Topics.ByName(topic) == nil {

@@ -336,7 +336,7 @@ func (m *configs) checkResource(res resource, after, before map[string]string) e
 		if res.name == "" {
 			return api.WithMessage(api.ErrInvalidRequest, "Default topic resources are not allowed.")
 		}
-		if err := checkTopicName(res.name); err != nil {
+		if err := api.CheckTopicName(res.name); err != nil {
 			return err
 		}
 	case kindBroker:

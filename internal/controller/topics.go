@@ -249,30 +249,6 @@ func alikeKey(name string) (string, bool) {
 	return strings.ReplaceAll(name, ".", "_"), strings.ContainsAny(name, "._")
 }
 
-// checkTopicName is Kafka's Topic.validate.
-func checkTopicName(name string) error {
-	switch {
-	case name == "":
-		return api.WithMessage(api.ErrInvalidTopicException, "Topic name is invalid: the empty string is not allowed")
-	case name == ".":
-		return api.WithMessage(api.ErrInvalidTopicException, "Topic name is invalid: '.' is not allowed")
-	case name == "..":
-		return api.WithMessage(api.ErrInvalidTopicException, "Topic name is invalid: '..' is not allowed")
-	case len(name) > 249:
-		return api.WithMessage(api.ErrInvalidTopicException,
-			"Topic name is invalid: the length of '%s' is longer than the max allowed length 249", name)
-	}
-	for i := range len(name) {
-		switch b := name[i]; {
-		case 'a' <= b && b <= 'z', 'A' <= b && b <= 'Z', '0' <= b && b <= '9', b == '.', b == '_', b == '-':
-		default:
-			return api.WithMessage(api.ErrInvalidTopicException,
-				"Topic name is invalid: '%s' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'", name)
-		}
-	}
-	return nil
-}
-
 func (m *topics) create(rc *RequestContext, req *kmsg.CreateTopicsRequest) (Result, error) {
 	resp := req.ResponseKind().(*kmsg.CreateTopicsResponse)
 	// A name given twice is refused once, and what is refused here the rest never sees.
@@ -359,7 +335,7 @@ func (m *topics) checkTotal(wanted []*kmsg.CreateTopicsRequestTopic) error {
 // createOne checks one new topic, fills in the result and returns its records: the topic, its configs, its partitions.
 func (m *topics) createOne(rc *RequestContext, t *kmsg.CreateTopicsRequestTopic, result *kmsg.CreateTopicsResponseTopic) ([]message.Versioned, error) {
 	// All checks of the name are made, and the last that fails is what Kafka tells.
-	err := checkTopicName(t.Topic)
+	err := api.CheckTopicName(t.Topic)
 	if key, ok := alikeKey(t.Topic); ok {
 		if names, _ := m.alike.Get(key); len(names) > 0 {
 			err = api.WithMessage(api.ErrInvalidTopicException, "Topic '%s' collides with existing topic: %s", t.Topic, names[0])
