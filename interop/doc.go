@@ -5,6 +5,7 @@
 // fails and says how to get it.
 //
 //	clients_test.go       every client writes and reads 100,000 records in every codec, and goes on as a member of a group
+//	groups_test.go        members of consumer groups (KIP-848) come, go and change; a group is taken over with its members
 //	differential_*.go     thousands of requests, each API in each version, asked of gregor and Kafka; the answers are compared
 //	tools_test.go         Kafka's command-line tools print the same against both
 //	disk_test.go          the two take turns on one data directory, after clean stops and after kill -9
