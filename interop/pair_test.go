@@ -15,7 +15,6 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"gregor/internal/api"
 	"gregor/interop/kafka"
 	"gregor/interop/node"
 	"gregor/interop/wire"
@@ -203,37 +202,9 @@ func (p *pair) at(t *testing.T, name string, v int16, build func(s *side) kmsg.R
 			then(s, resp)
 		}
 	})
-	if g, k := answers[p.gregor], ownWords(answers[p.gregor], answers[p.kafka]); g != k {
+	if g, k := answers[p.gregor], answers[p.kafka]; g != k {
 		t.Errorf("%s: request %d v%d\n%s", name, build(p.kafka).Key(), v, diff(g, k))
 	}
-}
-
-// standard are the messages of gregor that say no more than the error code does. They are gregor's own words.
-var standard = sync.OnceValue(func() map[string]bool {
-	m := map[string]bool{}
-	for code := int16(-1); code < 200; code++ {
-		if e := api.ErrorFor(code); e != nil && e.Code == code && code != 0 {
-			m[e.Message] = true
-		}
-	}
-	return m
-})
-
-var messageLine = regexp.MustCompile(`^(\S*ErrorMessage): "(.*)"\n$`)
-
-// ownWords puts gregor's standard messages in the place of Kafka's, in Kafka's answer.
-func ownWords(gregor, kafka string) string {
-	g, k := strings.SplitAfter(gregor, "\n"), strings.SplitAfter(kafka, "\n")
-	if len(g) != len(k) {
-		return kafka
-	}
-	for i := range g {
-		gm, km := messageLine.FindStringSubmatch(g[i]), messageLine.FindStringSubmatch(k[i])
-		if gm != nil && km != nil && gm[1] == km[1] && standard()[gm[2]] && km[2] != "" {
-			k[i] = g[i]
-		}
-	}
-	return strings.Join(k, "")
 }
 
 // diff shows the lines that only one of two texts has.

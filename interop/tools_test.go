@@ -241,7 +241,6 @@ reassign-partitions --bootstrap-server BOOTSTRAP --execute --reassignment-json-f
 cluster cluster-id --bootstrap-server BOOTSTRAP
 cluster list-endpoints --bootstrap-server BOOTSTRAP
 cluster unregister --bootstrap-server BOOTSTRAP --id 9
-verifiable-producer --bootstrap-server BOOTSTRAP --topic t_2 --max-messages 20 --value-prefix 5
 topics --bootstrap-server BOOTSTRAP --delete --topic t1
 ~topics --bootstrap-server BOOTSTRAP --list --exclude-internal
 `
@@ -369,9 +368,6 @@ func (s *side) tidy(text string, sorted, numbers bool) string {
 		if strings.HasPrefix(line, "gregor.") {
 			continue // a setting that Kafka does not have
 		}
-		if strings.HasPrefix(line, "org.apache.kafka.common.errors.") || strings.Contains(line, "Exception: ") {
-			line = standardMessage(line)
-		}
 		lines = append(lines, line)
 	}
 	if sorted {
@@ -379,24 +375,6 @@ func (s *side) tidy(text string, sorted, numbers bool) string {
 	}
 	return strings.Join(lines, "\n")
 }
-
-// standardMessage is the line without a message that says no more than the error does.
-func standardMessage(line string) string {
-	for message := range standard() {
-		if strings.HasSuffix(line, ": "+message) {
-			return strings.TrimSuffix(line, message) + "(standard message)"
-		}
-	}
-	for _, message := range kafkaStandard {
-		if strings.HasSuffix(line, ": "+message) {
-			return strings.TrimSuffix(line, message) + "(standard message)"
-		}
-	}
-	return line
-}
-
-// kafkaStandard are some of Kafka's standard messages, where gregor has its own words.
-var kafkaStandard = []string{"This server does not host this topic-partition.", "Leader election not needed for topic partition."}
 
 // live joins a group with a member that stays.
 func (s *side) live(tb testing.TB) {

@@ -45,9 +45,10 @@ public class Tools {
         Thread t = new Thread(hook);
         t.setDaemon(true);
         t.start();
-        t.join(10000);
+        t.join(60000);
       }
-      System.setOut(out);
+      // Threads that a tool left behind may print still, and this process's output is for the answers alone.
+      System.setOut(new PrintStream(OutputStream.nullOutputStream()));
       System.setErr(err);
       out.println(code + "\t" + Base64.getEncoder().encodeToString(o.toByteArray()) + "\t" + Base64.getEncoder().encodeToString(e.toByteArray()));
       out.flush();
