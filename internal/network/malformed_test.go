@@ -215,6 +215,7 @@ func TestStalledRequestBeyondTheBudgetIsClosed(t *testing.T) {
 			t.Errorf("the other waited for %v", d)
 		}
 		stalled.expectEnd()
+		synctest.Wait()
 		if l := w.log.lines(); len(l) != 1 || !strings.Contains(l[0], "stalled") {
 			t.Errorf("log %q", l)
 		}
