@@ -87,7 +87,7 @@ func run(args []string) error {
 	out := f.String("out", "", "directory for RESULTS.md and results.tsv (default: the bench directory; none with -quick, -only or one server)")
 	dir := f.String("dir", filepath.Join(os.TempDir(), "gregor-bench"), "directory for the servers' files, some 10 GiB; deleted in the end")
 	port := f.Int("port", 19490, "port of the servers; the next two are used too")
-	warm := f.Int("warm", 2, "rounds of warming up before the loads; a virtual machine needs them to compile its code")
+	warm := f.Int("warm", 3, "rounds of warming up Kafka before the loads, which its virtual machine needs to compile its code")
 	profiles := f.String("profile", "", "write a CPU profile of gregor during each workload to this directory")
 	quiet := f.Duration("quiet", 5*time.Second, "how long to wait before each workload for the machine to become quiet")
 	report := f.Bool("report", false, "measure nothing: make the table of the TSV files given as arguments, in -out if that is set")
