@@ -45,6 +45,7 @@ func (n *Node) startBroker(ctx context.Context) error {
 	n.assigner = broker.NewDirectoryAssigner(n.cfg.NodeID, n.lifecycle.Epoch, forwarder{n}, n.o.Clock, n.logger)
 	n.replicas = replica.New(replica.Options{NodeID: n.cfg.NodeID, Logs: n.logs, Config: n.live, Logger: n.logger, Rand: n.rand.generator(),
 		AssignDirectory: n.assigner.Assign})
+	close(n.storageUp)
 	groups, err := n.groupOptions()
 	if err != nil {
 		return err
@@ -231,12 +232,13 @@ func (n *Node) dirFailed(dir string, err error) {
 			}
 		})
 	}
-	if n.replicas != nil {
-		n.replicas.FailDirectory(dir)
-	}
-	if n.logs == nil {
+	// The directory may fail while the logs are still being opened.
+	select {
+	case <-n.storageUp:
+	case <-n.bgCtx.Done():
 		return
 	}
+	n.replicas.FailDirectory(dir)
 	for _, d := range n.logs.Dirs() {
 		if d.Offline == nil {
 			return

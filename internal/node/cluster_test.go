@@ -182,7 +182,9 @@ func (c *cluster) await(what string, cond func() bool) {
 func (c *cluster) client(broker int) *client.Client {
 	c.t.Helper()
 	cl, err := client.New(client.Options{Seeds: []string{fmt.Sprintf("10.0.0.%d:9092", broker)}, Timeout: 20 * time.Second,
-		Dial: func(ctx context.Context, network, addr string) (net.Conn, error) { return c.net.Dial(ctx, network, addr) }})
+		Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			return c.net.Dial(ctx, network, addr)
+		}})
 	if err != nil {
 		c.t.Fatal(err)
 	}

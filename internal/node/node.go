@@ -79,6 +79,7 @@ type Node struct {
 	logs           *log.Manager
 	replicas       *replica.Manager
 	assigner       *broker.DirectoryAssigner
+	storageUp      chan struct{} // closed when logs and replicas are set
 	groups         *group.Coordinator
 	broker         atomic.Pointer[broker.Broker]
 	controlled     atomic.Pointer[controllerAPI]
@@ -139,7 +140,8 @@ func (o Options) withDefaults() Options {
 func Start(ctx context.Context, o Options) (*Node, error) {
 	o = o.withDefaults()
 	n := &Node{o: o, cfg: o.Config, live: config.NewLive(o.Config), logger: o.Logger, rand: &lockedRand{r: o.Rand},
-		dirIDs: map[string]uuid.UUID{}, stats: newRequestStats(), fatal: make(chan error, 1), done: make(chan struct{})}
+		dirIDs: map[string]uuid.UUID{}, stats: newRequestStats(), fatal: make(chan error, 1), done: make(chan struct{}),
+		storageUp: make(chan struct{})}
 	n.brokerTable = api.NewTable(api.BrokerListener, broker.Keys()...)
 	n.controllerTable = api.NewTable(api.ControllerListener, controllerKeys()...)
 	n.bgCtx, n.bgStop = context.WithCancel(context.Background())

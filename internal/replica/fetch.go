@@ -23,6 +23,8 @@ type FetchResult struct {
 	Slice                log.Slice
 	// Send says whether the result goes into the response: an incremental fetch leaves out what has not changed.
 	Send bool
+
+	role *role // as which the partition was read
 }
 
 // EpochEnd is a leader epoch and the offset at which it ends.
@@ -74,6 +76,7 @@ type ReadLimits struct {
 func (p *Partition) Read(spec FetchSpec, limits ReadLimits, res *FetchResult) {
 	*res = FetchResult{HighWatermark: -1, LastStableOffset: -1, LogStartOffset: -1, PreferredReadReplica: -1}
 	r := p.role.Load()
+	res.role = r
 	if err := p.checkLeader(r, spec.LeaderEpoch); err != nil {
 		res.fail(err)
 		return
@@ -105,10 +108,10 @@ func (p *Partition) Read(spec FetchSpec, limits ReadLimits, res *FetchResult) {
 	res.Slice, res.Aborted = data.Slice, data.Aborted
 }
 
-// changedSince says whether the partition has changed in a way that a fetch which saw the high watermark hw would have been
-// told of, had it been waiting.
-func (p *Partition) changedSince(hw int64) bool {
-	return p.log.HighWatermark() != hw || p.gone.Load() != nil
+// changedSince says whether the partition has changed in a way that a fetch which read it as r and saw the high watermark hw
+// would have been told of, had it been waiting.
+func (p *Partition) changedSince(r *role, hw int64) bool {
+	return p.role.Load() != r || p.log.HighWatermark() != hw || p.gone.Load() != nil
 }
 
 // Gone says whether the replica is no longer to be used: it was dropped, or its log directory is offline.

@@ -162,7 +162,8 @@ type FetchWait struct {
 type fetchNode struct {
 	wait      *FetchWait
 	partition *Partition
-	// hw is the high watermark that the fetch saw.
+	// role and hw are what the fetch saw: as which it read the partition, and the high watermark.
+	role       *role
 	hw         int64
 	prev, next *fetchNode
 }
@@ -174,7 +175,7 @@ func AwaitFetch(parts []FetchPartition, need int64, timeout time.Duration, ready
 	w := &FetchWait{ready: ready, nodes: make([]fetchNode, len(parts))}
 	w.need.Store(max(need, 1))
 	for i := range parts {
-		w.nodes[i] = fetchNode{wait: w, partition: parts[i].Partition, hw: parts[i].Result.HighWatermark}
+		w.nodes[i] = fetchNode{wait: w, partition: parts[i].Partition, role: parts[i].Result.role, hw: parts[i].Result.HighWatermark}
 	}
 	// The timer is set going only once the field holds it, since whoever fires reads the field. From the first parking on
 	// the fetch may be over at any moment, and parts another's.
@@ -188,7 +189,7 @@ func AwaitFetch(parts []FetchPartition, need int64, timeout time.Duration, ready
 		}
 		n.partition.parkFetch(n)
 		// What was appended between the read and the parking has told nobody.
-		missed = missed || n.partition.changedSince(n.hw)
+		missed = missed || n.partition.changedSince(n.role, n.hw)
 	}
 	if missed {
 		w.fire()
