@@ -220,8 +220,8 @@ func table(figures []figure) string {
 				}
 			}
 		}
-		n := max(len(all[key{"gregor", r.workload, r.name}]), len(all[key{"kafka", kw, r.name}]))
-		fmt.Fprintf(&b, "| %s: %s, %s | %s | %s | %s | %s | %s | %s | %d |\n", group, r.label, r.unit, oursText, theirsText, ratio, limitText, aimText, reached, n)
+		fmt.Fprintf(&b, "| %s: %s, %s | %s | %s | %s | %s | %s | %s | %d, %d |\n", group, r.label, r.unit, oursText, theirsText, ratio, limitText, aimText, reached,
+			len(all[key{"gregor", r.workload, r.name}]), len(all[key{"kafka", kw, r.name}]))
 	}
 	return b.String()
 }
@@ -279,7 +279,7 @@ Made by bench on %s; all single figures are in results.tsv. To repeat it:
 
 Machine: %s, %d cores, %s memory, kernel %s. gregor %s, built with %s; Kafka 4.4.0 on %s.
 Both run with their defaults and one configuration, data on the same disk, in alternating rounds; the figures are medians over
-the rounds in the last column. doc.go tells how it is measured; workloads and aims are those of the table's rows.
+the rounds in the last column, gregor's and Kafka's. doc.go tells how it is measured; workloads and aims are those of the table's rows.
 CPU is user and system time of the whole server process. The machine's limit is what one thread needs that only reads the same
 bytes from a socket, checks their CRC-32C and writes them to a file (produce), sends them with sendfile (fetch), reads and checks
 them on all cores (recovery), or passes messages of that size to and fro (100-byte requests).
