@@ -108,3 +108,20 @@ func TestAcksFlushAnswersFromTheDisk(t *testing.T) {
 		}
 	}
 }
+
+func TestCoordinatorLogReadsWholeBatches(t *testing.T) {
+	w := newWorld(t, nil)
+	w.topic("a", 1)
+	c := w.client()
+	one := batch(t, plain(), "some value")
+	for range 10 {
+		w.produce(c, "a", 0, one)
+	}
+	l := w.broker.replicas.CoordinatorLog("a")
+	for size, want := range map[int]int{1: 1, len(one): 1, len(one) + 1: 1, 3*len(one) - 1: 2, 3*len(one) + 5: 3, 100 * len(one): 10} {
+		got, err := l.Read(0, 0, make([]byte, size))
+		if err != nil || len(got) != want*len(one) {
+			t.Errorf("%d bytes wanted: got %d bytes, %v, want %d batches of %d", size, len(got), err, want, len(one))
+		}
+	}
+}

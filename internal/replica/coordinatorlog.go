@@ -1,10 +1,12 @@
 package replica
 
 import (
+	"errors"
 	"fmt"
 
 	"gregor/internal/api"
 	"gregor/internal/log"
+	"gregor/internal/record"
 )
 
 // CoordinatorLog is the view that a coordinator has of its internal topic on this broker.
@@ -54,7 +56,26 @@ func (c *CoordinatorLog) Read(partition int32, offset int64, buf []byte) ([]byte
 		return nil, fmt.Errorf("read %s-%d from %d: %w", c.topic, partition, offset, err)
 	}
 	defer data.Slice.Release()
-	return data.Slice.Bytes(buf[:0])
+	b, err := data.Slice.Bytes(buf[:0])
+	if err != nil {
+		return nil, err
+	}
+	return wholeBatches(b), nil
+}
+
+// wholeBatches cuts off a batch that the end of the read has split. What is wrong otherwise is for the reader to judge.
+func wholeBatches(b []byte) []byte {
+	for rest := b; len(rest) > 0; {
+		_, next, err := record.Next(rest)
+		if errors.Is(err, record.ErrTruncated) {
+			return b[:len(b)-len(rest)]
+		}
+		if err != nil {
+			break
+		}
+		rest = next
+	}
+	return b
 }
 
 // Offsets are the log start offset, the high watermark and the log end offset.

@@ -36,10 +36,6 @@ func Root() string {
 func Home() string { return filepath.Join(Root(), ".cache", "kafka-4.4.0") }
 
 var setup = sync.OnceValue(func() error {
-	libs := filepath.Join(Home(), "libs")
-	if jars, _ := filepath.Glob(filepath.Join(libs, "kafka_2.13-4.4.0.jar")); len(jars) > 0 {
-		return nil
-	}
 	if err := os.MkdirAll(Home(), 0o755); err != nil {
 		return err
 	}
@@ -51,6 +47,11 @@ var setup = sync.OnceValue(func() error {
 		if err := os.WriteFile(filepath.Join(Home(), name), b, 0o644); err != nil {
 			return err
 		}
+	}
+	// The jars may have been put there by scripts/setup-interop.
+	libs := filepath.Join(Home(), "libs")
+	if jars, _ := filepath.Glob(filepath.Join(libs, "kafka_2.13-4.4.0.jar")); len(jars) > 0 {
+		return nil
 	}
 	// Copied aside and renamed, so that a run that is cut short leaves nothing that looks whole.
 	tmp := libs + ".part"
