@@ -127,6 +127,10 @@ func (l *Log) readError(err error) error {
 	if err == nil {
 		return nil
 	}
+	if errors.Is(err, record.ErrTruncated) || errors.Is(err, record.ErrCorrupt) {
+		// A batch that claims more bytes than the segment has.
+		return fmt.Errorf("%w: %w", err, api.ErrCorruptMessage)
+	}
 	if e, ok := errors.AsType[*record.Error](err); ok {
 		return fmt.Errorf("read %s: %w", l.tp, recordError(e))
 	}
