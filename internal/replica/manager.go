@@ -281,8 +281,11 @@ func (m *Manager) reconfigure(topic string, now *config.Broker) {
 	}
 }
 
-// FailDirectory takes the replicas of a log directory offline, after an I/O error in it.
+// FailDirectory takes the replicas of a log directory offline, after an I/O error in it: also those that a Publish under way
+// has opened there and not shown yet.
 func (m *Manager) FailDirectory(dir string) {
+	m.publishMu.Lock()
+	defer m.publishMu.Unlock()
 	for _, p := range m.All() {
 		if p.log.Dir() == dir {
 			p.drop(api.ErrKafkaStorageError)

@@ -203,6 +203,14 @@ func (p *Partition) parkAck(w ackWait) (err *api.Error, parked bool) {
 	return nil, true
 }
 
+func (p *Partition) unparkAck(op *AckOp, offset int64) {
+	p.waitMu.Lock()
+	defer p.waitMu.Unlock()
+	if p.acks.remove(op, offset) {
+		p.nAcks.Add(-1)
+	}
+}
+
 func (p *Partition) parkFetch(n *fetchNode) {
 	p.waitMu.Lock()
 	defer p.waitMu.Unlock()

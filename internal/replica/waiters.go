@@ -1,6 +1,8 @@
 package replica
 
 import (
+	"cmp"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,10 +17,12 @@ type ackWait struct {
 	index  int
 }
 
-// ackQueue holds the acks=all waits of a partition in offset order.
+// ackQueue holds the acks=all waits of a partition in offset order. A wait that was given up leaves a gap (no op), and gaps
+// never outnumber waits.
 type ackQueue struct {
 	items []ackWait
 	head  int
+	gaps  int
 }
 
 func (q *ackQueue) push(w ackWait) {
@@ -32,10 +36,15 @@ func (q *ackQueue) push(w ackWait) {
 // popReached moves the waits that hw has reached to dst.
 func (q *ackQueue) popReached(hw int64, dst []ackWait) []ackWait {
 	for q.head < len(q.items) && q.items[q.head].offset <= hw {
-		dst = append(dst, q.items[q.head])
+		if w := q.items[q.head]; w.op != nil {
+			dst = append(dst, w)
+		} else {
+			q.gaps--
+		}
 		q.items[q.head] = ackWait{}
 		q.head++
 	}
+	q.sweep()
 	if q.head == len(q.items) {
 		q.items, q.head = q.items[:0], 0
 	} else if q.head > 64 && q.head > len(q.items)/2 {
@@ -47,10 +56,37 @@ func (q *ackQueue) popReached(hw int64, dst []ackWait) []ackWait {
 }
 
 func (q *ackQueue) popAll(dst []ackWait) []ackWait {
-	dst = append(dst, q.items[q.head:]...)
+	for _, w := range q.items[q.head:] {
+		if w.op != nil {
+			dst = append(dst, w)
+		}
+	}
 	clear(q.items)
-	q.items, q.head = q.items[:0], 0
+	q.items, q.head, q.gaps = q.items[:0], 0, 0
 	return dst
+}
+
+// remove takes the wait of op for offset out and says whether it was there.
+func (q *ackQueue) remove(op *AckOp, offset int64) bool {
+	live := q.items[q.head:]
+	i, _ := slices.BinarySearchFunc(live, offset, func(w ackWait, offset int64) int { return cmp.Compare(w.offset, offset) })
+	for ; i < len(live) && live[i].offset == offset; i++ {
+		if live[i].op == op {
+			live[i].op = nil
+			q.gaps++
+			q.sweep()
+			return true
+		}
+	}
+	return false
+}
+
+// sweep closes the gaps when they are many.
+func (q *ackQueue) sweep() {
+	if q.gaps > (len(q.items)-q.head)/2 {
+		n := len(slices.DeleteFunc(q.items[q.head:], func(w ackWait) bool { return w.op == nil }))
+		q.items, q.gaps = q.items[:q.head+n], 0
+	}
 }
 
 // AckOp is one produce request that waits on some of its partitions: for the high watermark, for the disk, or for both. When
@@ -60,11 +96,18 @@ type AckOp struct {
 	mu      sync.Mutex // guards all below but done
 	errs    []*api.Error
 	pending []uint8
+	parked  []parkedAck
 	left    int
 	started bool
 	over    bool
 	timer   *time.Timer
 	done    func(errs []*api.Error)
+}
+
+// parkedAck is where an operation waits for a high watermark.
+type parkedAck struct {
+	partition *Partition
+	offset    int64
 }
 
 // NewAckOp makes a wait over n partitions. After all Wait calls, Start must be called.
@@ -76,9 +119,14 @@ func NewAckOp(n int, done func(errs []*api.Error)) *AckOp {
 // record.
 func (op *AckOp) Wait(i int, p *Partition, offset int64) {
 	op.add(i)
-	if err, parked := p.parkAck(ackWait{offset: offset, op: op, index: i}); !parked {
+	err, parked := p.parkAck(ackWait{offset: offset, op: op, index: i})
+	if !parked {
 		op.settle(i, err)
+		return
 	}
+	op.mu.Lock()
+	op.parked = append(op.parked, parkedAck{p, offset})
+	op.mu.Unlock()
 }
 
 // WaitFlush parks index i of the operation on p until what is in the log now is on disk ("gregor.acks.flush").
@@ -135,7 +183,12 @@ func (op *AckOp) expire() {
 			op.errs[i] = api.ErrRequestTimedOut
 		}
 	}
+	parked := op.parked
 	op.finishLocked()
+	// The high watermarks may not move for long: nothing of the request is kept until then.
+	for _, at := range parked {
+		at.partition.unparkAck(op, at.offset)
+	}
 }
 
 // finishLocked unlocks op.mu and calls done.
@@ -170,8 +223,8 @@ type fetchNode struct {
 
 // AwaitFetch parks a fetch on the partitions of parts until about need more bytes have been appended to them, or timeout has
 // passed, and then calls ready: from the goroutine that brought the bytes, from the timer's, or, when something was appended
-// between the read and the parking, from this one.
-func AwaitFetch(parts []FetchPartition, need int64, timeout time.Duration, ready func()) {
+// between the read and the parking, from this one. Expire ends the wait early.
+func AwaitFetch(parts []FetchPartition, need int64, timeout time.Duration, ready func()) *FetchWait {
 	w := &FetchWait{ready: ready, nodes: make([]fetchNode, len(parts))}
 	w.need.Store(max(need, 1))
 	for i := range parts {
@@ -194,7 +247,11 @@ func AwaitFetch(parts []FetchPartition, need int64, timeout time.Duration, ready
 	if missed {
 		w.fire()
 	}
+	return w
 }
+
+// Expire ends the wait as if its time were over. It may be called at any time, and again.
+func (w *FetchWait) Expire() { w.fire() }
 
 // progress tells the wait of n bytes more, and says whether that settles it.
 func (w *FetchWait) progress(n int64) bool { return w.need.Add(-n) <= 0 }
