@@ -234,7 +234,8 @@ func (c *Core) mayStand() bool {
 	return ok && c.cfg.CanVote && at >= c.committed && c.view.votersAt(at-1).Has(c.cfg.ReplicaKey)
 }
 
-func (c *Core) election() ElectionState {
+// Election is what quorum-state says, or is about to.
+func (c *Core) Election() ElectionState {
 	return ElectionState{Epoch: c.epoch, LeaderID: c.leader, Voted: c.voted}
 }
 
@@ -248,10 +249,10 @@ func (c *Core) flushElection() {
 		return
 	}
 	c.unpersisted = false
-	if c.persisted != nil && *c.persisted == c.election() {
+	if c.persisted != nil && *c.persisted == c.Election() {
 		return
 	}
-	e := c.election()
+	e := c.Election()
 	c.persisted = &e
 	c.out = append(c.out, PersistElection{State: e, Version: c.view.lastVersion(), Voters: c.view.lastVoters()})
 }

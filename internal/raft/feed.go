@@ -35,12 +35,20 @@ type subscription struct {
 	done chan struct{} // closed when it has ended
 	next int64         // guarded by feed.mu: the next offset to hand over, -1 before anything was
 	d    *record.Decompressor
+	told LeaderChanged // what the listener was told last
 }
 
 func (s *subscription) poke() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
+	}
+}
+
+func newSubscription(l Listener) *subscription {
+	return &subscription{
+		l: l, wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}), next: -1, told: noLeader,
+		d: record.NewDecompressor(record.DecompressorOptions{MaxBytes: 4 * MaxBatchBytes, MaxIdle: 1}),
 	}
 }
 
@@ -61,10 +69,7 @@ func (f *feed) register(l Listener) {
 	if f.closed || slices.ContainsFunc(f.listeners, func(s *subscription) bool { return s.l == l }) {
 		return
 	}
-	s := &subscription{
-		l: l, wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}), next: -1,
-		d: record.NewDecompressor(record.DecompressorOptions{MaxBytes: 4 * MaxBatchBytes, MaxIdle: 1}),
-	}
+	s := newSubscription(l)
 	f.listeners = append(f.listeners, s)
 	s.poke()
 	go f.run(s)
@@ -181,57 +186,55 @@ func committedBatch(b record.Batch) CommittedBatch {
 // run hands over to one listener.
 func (f *feed) run(s *subscription) {
 	defer close(s.done)
-	told := noLeader
 	for {
 		select {
 		case <-s.stop:
 			return
 		case <-s.wake:
 		}
-		for {
+		for moved := true; moved; {
 			select {
 			case <-s.stop:
 				return
 			default:
 			}
-			f.mu.Lock()
-			hw, leader := f.hw, f.leader
-			next := s.next
-			var ready []CommittedBatch
-			if next >= 0 && next < hw {
-				i, ok := slices.BinarySearchFunc(f.recent, next, func(b CommittedBatch, o int64) int { return int(b.BaseOffset - o) })
-				for j := i; ok && j < len(f.recent) && f.recent[j].LastOffset < hw; j++ {
-					ready = append(ready, f.recent[j])
-				}
+			var err error
+			if moved, err = f.handOver(s); err != nil {
+				f.onError(err)
+				return
 			}
-			f.mu.Unlock()
-			// A leader's listener learns that it leads when it has had everything from before its epoch and the epoch's first
-			// record is committed.
-			if leader != told && (leader.EpochStart < 0 || next > leader.EpochStart) {
-				told = leader
-				s.l.HandleLeaderChange(leader.LeaderAndEpoch)
-				continue
-			}
-			switch {
-			case next < 0 || next < hw && ready == nil:
-				moved, err := f.catchUp(s, next, hw)
-				if err != nil {
-					f.onError(err)
-					return
-				}
-				if moved {
-					continue
-				}
-			case len(ready) > 0:
-				for _, b := range ready {
-					s.l.HandleCommit(b)
-					f.advance(s, b.LastOffset+1)
-				}
-				continue
-			}
-			break
 		}
 	}
+}
+
+// handOver tells the listener of what comes next, a piece at a time; false when there is nothing for it.
+func (f *feed) handOver(s *subscription) (moved bool, err error) {
+	f.mu.Lock()
+	hw, leader := f.hw, f.leader
+	next := s.next
+	var ready []CommittedBatch
+	if next >= 0 && next < hw {
+		i, ok := slices.BinarySearchFunc(f.recent, next, func(b CommittedBatch, o int64) int { return int(b.BaseOffset - o) })
+		for j := i; ok && j < len(f.recent) && f.recent[j].LastOffset < hw; j++ {
+			ready = append(ready, f.recent[j])
+		}
+	}
+	f.mu.Unlock()
+	// A leader's listener learns that it leads when it has had everything from before its epoch and the epoch's first record
+	// is committed.
+	if leader != s.told && (leader.EpochStart < 0 || next > leader.EpochStart) {
+		s.told = leader
+		s.l.HandleLeaderChange(leader.LeaderAndEpoch)
+		return true, nil
+	}
+	if next < 0 || next < hw && ready == nil {
+		return f.catchUp(s, next, hw)
+	}
+	for _, b := range ready {
+		s.l.HandleCommit(b)
+		f.advance(s, b.LastOffset+1)
+	}
+	return len(ready) > 0, nil
 }
 
 func (f *feed) advance(s *subscription, next int64) {

@@ -120,10 +120,17 @@ func (o Options) withDefaults() Options {
 	def(&o.RequestTimeout, 2*time.Second)
 	def(&o.RetryBackoff, 20*time.Millisecond)
 	def(&o.AppendLinger, 25*time.Millisecond)
+	def(&o.FetchMaxWait, 500*time.Millisecond)
 	def(&o.SegmentAge, 7*24*time.Hour)
 	def(&o.RetentionAge, 7*24*time.Hour)
 	if o.SegmentBytes == 0 {
 		o.SegmentBytes = 1 << 30
+	}
+	if o.FetchMaxBytes == 0 {
+		o.FetchMaxBytes = MaxBatchBytes
+	}
+	if o.FetchSnapshotMaxBytes == 0 {
+		o.FetchSnapshotMaxBytes = 1 << 20
 	}
 	if o.RetentionBytes == 0 {
 		o.RetentionBytes = 100 << 20
@@ -160,6 +167,33 @@ func Open(ctx context.Context, o Options) (*Node, error) {
 }
 
 func newNode(o Options, lg *slog.Logger, dir string, log Log) (*Node, error) {
+	r, err := newReplica(o, lg, dir, log)
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{
+		o: o, lg: lg,
+		mailbox: make(chan Event, mailboxSize), wake: make(chan struct{}, 1),
+		syncs: make(chan syncJob, 1), synced: make(chan syncResult, 1),
+		quit: make(chan struct{}), ended: make(chan struct{}), syncEnd: make(chan struct{}), left: make(chan struct{}),
+		replies: map[uint64]func(kmsg.Response){},
+	}
+	n.feed = newFeed(r.store, n.fail)
+	n.r = r
+	n.r.env = n
+	n.r.acc = newAccumulator(n.poke)
+	n.publish()
+	if err := n.r.start(o.Clock.Now()); err != nil {
+		return nil, err
+	}
+	n.publish()
+	go n.runSyncer()
+	go n.run()
+	return n, nil
+}
+
+// newReplica recovers what the disk holds and makes the replica on it. Its environment and accumulator are still missing.
+func newReplica(o Options, lg *slog.Logger, dir string, log Log) (*replica, error) {
 	st := &store{
 		fs: o.FS, dir: dir, log: log, lg: lg, now: o.Clock.Now,
 		rand: rand.New(rand.NewPCG(o.Rand.Uint64(), o.Rand.Uint64())),
@@ -186,47 +220,10 @@ func newNode(o Options, lg *slog.Logger, dir string, log Log) (*Node, error) {
 		Listener: o.Listener, Endpoints: o.Endpoints, KRaftVersions: KRaftVersions, StaticVoters: static, Bootstrap: bootstrap,
 		ElectionTimeout: o.ElectionTimeout, ElectionBackoffMax: o.ElectionBackoffMax, FetchTimeout: o.FetchTimeout,
 		RequestTimeout: o.RequestTimeout, RetryBackoff: o.RetryBackoff,
-		FetchMaxWait: 500 * time.Millisecond, FetchMaxBytes: MaxBatchBytes, FetchSnapshotMaxBytes: 1 << 20,
+		FetchMaxWait: o.FetchMaxWait, FetchMaxBytes: o.FetchMaxBytes, FetchSnapshotMaxBytes: o.FetchSnapshotMaxBytes,
 		AutoJoin: o.AutoJoin,
 	}, o.Rand, lg)
-	n := &Node{
-		o: o, lg: lg,
-		mailbox: make(chan Event, mailboxSize), wake: make(chan struct{}, 1),
-		syncs: make(chan syncJob, 1), synced: make(chan syncResult, 1),
-		quit: make(chan struct{}), ended: make(chan struct{}), syncEnd: make(chan struct{}), left: make(chan struct{}),
-		replies: map[uint64]func(kmsg.Response){},
-	}
-	n.feed = newFeed(st, n.fail)
-	n.r = &replica{core: core, store: st, lg: lg, env: n, now: o.Clock.Now}
-	n.r.acc = newAccumulator(n.poke)
-	n.publish()
-	now := o.Clock.Now()
-	if err := n.r.start(now); err != nil {
-		return nil, err
-	}
-	// Whatever a lone voter has to write at the start of its epoch is written before anybody can ask.
-	for n.r.acc.waiting() || n.r.dirty {
-		n.r.drain(now)
-		if n.r.failed != nil {
-			return nil, n.r.failed
-		}
-		if n.r.stalled != nil {
-			break
-		}
-		end := log.EndOffset()
-		if err := log.Sync(); err != nil {
-			return nil, fmt.Errorf("raft: sync the log: %w", err)
-		}
-		n.r.dirty = false
-		n.r.step(now, Synced{end})
-	}
-	if n.r.failed != nil {
-		return nil, n.r.failed
-	}
-	n.publish()
-	go n.runSyncer()
-	go n.run()
-	return n, nil
+	return &replica{core: core, store: st, lg: lg, now: o.Clock.Now}, nil
 }
 
 // bootstrapPeers gives the servers negative ids, as their real ones are not known.
@@ -255,22 +252,10 @@ func (n *Node) run() {
 	defer clean.Stop()
 	var deleted []string
 	var syncing bool
-	var lingerUntil time.Time // while a sync is under way: when to write what has gathered all the same
+	pace := pace{linger: n.o.AppendLinger}
 	for {
 		now := n.o.Clock.Now()
-		// A lone voter, or an idle log, waits for nothing. While a sync is under way, what comes in gathers to share the
-		// next one; but followers should not wait for it longer than the linger.
-		if n.r.acc.waiting() || n.r.stalled != nil {
-			switch {
-			case !syncing, !lingerUntil.IsZero() && !now.Before(lingerUntil):
-				lingerUntil = time.Time{}
-				n.r.drain(now)
-			case lingerUntil.IsZero():
-				lingerUntil = now.Add(n.o.AppendLinger)
-			}
-		} else {
-			lingerUntil = time.Time{}
-		}
+		pace.drain(n.r, now, syncing)
 		if n.r.dirty && !syncing && n.r.failed == nil {
 			n.r.dirty = false
 			syncing = true
@@ -290,8 +275,8 @@ func (n *Node) run() {
 			}
 		}
 		deadline := n.r.deadline()
-		if !lingerUntil.IsZero() && (deadline.IsZero() || lingerUntil.Before(deadline)) {
-			deadline = lingerUntil
+		if !pace.until.IsZero() && (deadline.IsZero() || pace.until.Before(deadline)) {
+			deadline = pace.until
 		}
 		wait := time.Hour
 		if !deadline.IsZero() {
@@ -313,19 +298,33 @@ func (n *Node) run() {
 		case <-timer.C:
 			n.r.step(n.o.Clock.Now(), Ticked{})
 		case <-clean.C:
-			n.r.store.removeDeleted(deleted)
-			start, moved, err := n.r.store.clean(n.o.RetentionBytes, n.o.RetentionAge)
-			if err != nil {
+			var err error
+			if deleted, err = n.r.clean(n.o.Clock.Now(), n.o.RetentionBytes, n.o.RetentionAge, deleted); err != nil {
 				n.lg.Error("can't clean the metadata log", "err", err)
 			}
-			if moved {
-				n.r.step(n.o.Clock.Now(), LogTrimmed{start})
-			}
-			deleted = n.r.store.deleted()
 		case <-n.quit:
 			n.drop()
 			return
 		}
+	}
+}
+
+// pace decides when a leader writes what has gathered. A lone voter, or an idle log, waits for nothing. While a sync is under
+// way, what comes in gathers to share the next one; but followers should not wait for it longer than the linger.
+type pace struct {
+	linger time.Duration
+	until  time.Time // while a sync is under way: when to write what has gathered all the same
+}
+
+func (p *pace) drain(r *replica, now time.Time, syncing bool) {
+	switch {
+	case !r.acc.waiting() && r.stalled == nil:
+		p.until = time.Time{}
+	case !syncing, !p.until.IsZero() && !now.Before(p.until):
+		p.until = time.Time{}
+		r.drain(now)
+	case p.until.IsZero():
+		p.until = now.Add(p.linger)
 	}
 }
 
@@ -579,18 +578,7 @@ func (n *Node) CreateSnapshot(id OffsetAndEpoch, lastContainedLogTime int64) (*S
 	if a.err != nil || !a.ok {
 		return nil, a.err
 	}
-	st := n.r.store
-	if err := st.checkBatchStart(id.Offset); err != nil {
-		return nil, err
-	}
-	var w *SnapshotWriter
-	w, err := newSnapshotWriter(st.fs, st.dir, id, st.nonce(), lastContainedLogTime, a.version, a.voters, st.now,
-		func(id OffsetAndEpoch) error {
-			st.addSnapshot(id, w.Bytes())
-			n.post(SnapshotTaken{id})
-			return nil
-		})
-	return w, err
+	return n.r.store.writeSnapshot(id, lastContainedLogTime, a.version, a.voters, func() { n.post(SnapshotTaken{id}) })
 }
 
 // LatestSnapshot opens the newest snapshot; nil without an error when there is none. The caller closes it.

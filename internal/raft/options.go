@@ -45,6 +45,10 @@ type Options struct {
 	// nothing waits. "controller.quorum.append.linger.ms", 25 ms.
 	AppendLinger time.Duration
 
+	FetchMaxWait          time.Duration // how long a leader holds a fetch that finds nothing new, 500 ms
+	FetchMaxBytes         int32         // what a follower asks for in one fetch, MaxBatchBytes
+	FetchSnapshotMaxBytes int32         // and of a snapshot, 1 MiB
+
 	SegmentBytes   int32         // "metadata.log.segment.bytes", 1 GiB
 	SegmentAge     time.Duration // "metadata.log.segment.ms", 7 days
 	RetentionBytes int64         // "metadata.max.retention.bytes", 100 MiB; negative means no bound

@@ -46,7 +46,8 @@ type environment interface {
 // stallRetry is how often a write is tried again while the disk is full.
 const stallRetry = 250 * time.Millisecond
 
-// start loads everything and steps the first event.
+// start loads everything and steps the first event. Whatever a lone voter has to write at the start of its epoch is written
+// before anybody can ask.
 func (r *replica) start(now time.Time) error {
 	sum, err := r.store.summary()
 	if err != nil {
@@ -57,7 +58,30 @@ func (r *replica) start(now time.Time) error {
 		return err
 	}
 	r.step(now, Started{Log: sum, Election: election})
+	for r.failed == nil && (r.acc.waiting() || r.dirty) {
+		r.drain(now)
+		if r.failed != nil || r.stalled != nil {
+			break
+		}
+		end := r.store.log.EndOffset()
+		if err := r.store.log.Sync(); err != nil {
+			return fmt.Errorf("raft: sync the log: %w", err)
+		}
+		r.dirty = false
+		r.step(now, Synced{end})
+	}
 	return r.failed
+}
+
+// clean drops what is too much or too old of log and snapshots, and unlinks the snapshots that the clean before had renamed. It
+// returns those to unlink next time.
+func (r *replica) clean(now time.Time, maxBytes int64, maxAge time.Duration, deleted []string) ([]string, error) {
+	r.store.removeDeleted(deleted)
+	start, moved, err := r.store.clean(maxBytes, maxAge)
+	if moved {
+		r.step(now, LogTrimmed{start})
+	}
+	return r.store.deleted(), err
 }
 
 // step feeds the core and does what it wants done. After a failure it does nothing any more.

@@ -317,6 +317,20 @@ func (s *store) nonce() uint64 {
 	return s.rand.Uint64()
 }
 
+// writeSnapshot begins a snapshot. taken is called when it is in place.
+func (s *store) writeSnapshot(id OffsetAndEpoch, lastTime int64, version int16, voters VoterSet, taken func()) (*SnapshotWriter, error) {
+	if err := s.checkBatchStart(id.Offset); err != nil {
+		return nil, err
+	}
+	var w *SnapshotWriter
+	w, err := newSnapshotWriter(s.fs, s.dir, id, s.nonce(), lastTime, version, voters, s.now, func(id OffsetAndEpoch) error {
+		s.addSnapshot(id, w.Bytes())
+		taken()
+		return nil
+	})
+	return w, err
+}
+
 // checkBatchStart says whether a batch begins at offset, or the log ends there. A replica that starts from a snapshot fetches
 // from its end on, and could not append a batch that begins before.
 func (s *store) checkBatchStart(offset int64) error {
