@@ -8,4 +8,6 @@
 //
 // Delays are drawn per link from a generator of its own, seeded by the network's seed and the link's name, so that traffic on
 // one link does not shift the delays of another.
+//
+// Loop is for pure cores: events in virtual time on one goroutine. Links between its nodes lose, delay, repeat and reorder.
 package sim
