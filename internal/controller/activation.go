@@ -77,6 +77,12 @@ func bootstrapLevels(records []message.Versioned) (map[string]int16, error) {
 	return levels, nil
 }
 
+// The tasks that others hurry.
+const (
+	taskFence = "fence stale brokers"
+	taskProbe = "look for silent brokers"
+)
+
 // makeTasks sets up what the active controller does beside answering requests.
 func (c *Core) makeTasks() []*task {
 	o := &c.opts
@@ -84,7 +90,7 @@ func (c *Core) makeTasks() []*task {
 		return func(now time.Time) time.Time { return now.Add(d) }
 	}
 	tasks := []*task{
-		{name: "fence stale brokers", run: c.topics.fenceStale, next: func(now time.Time) time.Time {
+		{name: taskFence, run: c.topics.fenceStale, next: func(now time.Time) time.Time {
 			// Exactly when the next session would run out, but no busier than Kafka's eighth of one, lest a broker that
 			// heartbeats all the time makes us look all the time.
 			at, ok := c.tracker.nextExpiry()
@@ -92,6 +98,9 @@ func (c *Core) makeTasks() []*task {
 				return now.Add(o.SessionTimeout)
 			}
 			return at
+		}},
+		{name: taskProbe, run: c.suspects.run, next: func(now time.Time) time.Time {
+			return c.suspects.next(now.Add(o.SessionTimeout))
 		}},
 		{name: "elect uncleanly", run: c.topics.electUncleanly, next: every(o.UncleanInterval)},
 		{name: "register controller", run: c.registerSelf, next: every(time.Hour)},
@@ -149,11 +158,11 @@ func (c *Core) Tick(now time.Time) {
 	}
 }
 
-// Hurry makes Tick look for stale brokers at once.
-func (c *Core) Hurry(now time.Time) {
+// hurry makes the next Tick do a task.
+func (c *Core) hurry(name string) {
 	for _, t := range c.tasks {
-		if t.name == "fence stale brokers" {
-			t.due = now
+		if t.name == name {
+			t.due = c.now
 		}
 	}
 }

@@ -86,7 +86,7 @@ func (m *cluster) activate() {
 		if !b.fenced {
 			// A session starts anew: whoever is alive will heartbeat within it. A fenced broker has none, so that its next
 			// life may register at once.
-			m.c.tracker.Heard(id, b.epoch, m.c.now)
+			m.c.tracker.expect(id, b.epoch, m.c.now)
 		}
 	}
 }
@@ -163,7 +163,7 @@ func (m *cluster) register(req *kmsg.BrokerRegistrationRequest) (Result, error) 
 	storedEpoch := int64(-2)
 	if exists {
 		storedEpoch = existing.epoch
-		if !sameLife && c.tracker.valid(id, existing.epoch, c.now) {
+		if !sameLife && m.occupied(existing, req) {
 			return Result{}, api.WithMessage(api.ErrDuplicateBrokerRegistration,
 				"Another broker is registered with that broker id. If the broker was recently restarted this should self-resolve once the heartbeat manager expires the broker's session.")
 		}

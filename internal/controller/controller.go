@@ -51,11 +51,20 @@ var _ raft.Listener = (*Controller)(nil)
 
 // New starts a controller on a log. Register it with the log's node; Close ends it.
 func New(opts Options, clk clock.Clock, log Log) *Controller {
-	core := NewCore(opts, log)
 	c := &Controller{
-		clock: clk, core: core, tracker: core.Tracker(),
-		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
+		clock: clk,
+		wake:  make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 	}
+	if probe := opts.Probe; probe != nil {
+		opts.Probe = func(s Suspect, done func(Verdict)) {
+			probe(s, func(v Verdict) {
+				// Refused only when stopped, and then nobody wants it.
+				_ = c.post(false, event{do: func(now time.Time) { c.core.Probed(now, done, v) }})
+			})
+		}
+	}
+	c.core = NewCore(opts, log)
+	c.tracker = c.core.Tracker()
 	go c.run()
 	return c
 }
@@ -63,9 +72,12 @@ func New(opts Options, clk clock.Clock, log Log) *Controller {
 // Submit handles a request and calls reply exactly once, from any goroutine, with a response in any case; err says when it
 // should be sent again or elsewhere. The request belongs to the controller until then. It doesn't block.
 func (c *Controller) Submit(rc *RequestContext, req kmsg.Request, reply Reply) {
-	now := c.clock.Now()
 	if hb, ok := req.(*kmsg.BrokerHeartbeatRequest); ok {
-		c.tracker.Heard(hb.BrokerID, hb.BrokerEpoch, now)
+		at := rc.Received
+		if at.IsZero() {
+			at = c.clock.Now()
+		}
+		c.tracker.Heard(hb.BrokerID, hb.BrokerEpoch, at, rc.Link)
 	}
 	err := c.post(true, event{
 		do:     func(now time.Time) { c.core.Submit(now, rc, req, reply) },
@@ -78,14 +90,14 @@ func (c *Controller) Submit(rc *RequestContext, req kmsg.Request, reply Reply) {
 
 var errBusy = api.WithMessage(api.ErrRequestTimedOut, "The controller's queue is full.")
 
-// Lost tells that a broker in this epoch is known to be gone, because its connection broke and nobody listens where it did.
-// It is fenced at once. A broker that only became silent must not be reported: its session will run out.
+// Lost tells that a broker in this epoch is gone for sure. It is fenced at once.
 func (c *Controller) Lost(brokerID int32, brokerEpoch int64) {
-	c.tracker.Lost(brokerID, brokerEpoch)
-	c.post(false, event{do: func(now time.Time) {
-		c.core.Hurry(now)
-		c.core.Tick(now)
-	}})
+	_ = c.post(false, event{do: func(now time.Time) { c.core.Lost(now, brokerID, brokerEpoch) }})
+}
+
+// LinkBroken tells that a connection on which heartbeats came has ended. Whoever sent them is looked for.
+func (c *Controller) LinkBroken(link Link) {
+	_ = c.post(false, event{do: func(now time.Time) { c.core.LinkBroken(now, link) }})
 }
 
 // post queues an event. It fails when the controller is stopped, or full and the event is a request.

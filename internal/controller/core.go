@@ -86,6 +86,7 @@ type Core struct {
 
 	waiting   []waiter // by rising offset
 	tasks     []*task
+	suspects  suspects // of the active controller
 	lastWrite time.Time
 }
 
@@ -400,6 +401,12 @@ func (c *Core) claim(epoch int32) {
 		}
 	}
 	c.tasks = c.makeTasks()
+	c.suspects = suspects{c, make(map[brokerIncarnation]*suspicion)}
+	for _, b := range c.cluster.brokersByID() {
+		if !b.fenced {
+			c.suspects.add(brokerIncarnation{b.id, b.epoch})
+		}
+	}
 }
 
 // resign gives leadership up by itself.
@@ -412,7 +419,7 @@ func (c *Core) resign() {
 // renounce makes the node a standby: what isn't stable is taken back, who waits is told to ask elsewhere.
 func (c *Core) renounce() {
 	c.epoch = notActive
-	c.tasks = nil
+	c.tasks, c.suspects.by = nil, nil
 	c.cluster.deactivate()
 	if oldest, ok := c.registry.Oldest(); ok {
 		c.registry.Revert(oldest)

@@ -285,8 +285,8 @@ func TestSilentBrokerIsFenced(t *testing.T) {
 			t.Errorf("partition %d: %+v", i, p)
 		}
 	}
-	w.core.Tracker().Lost(2, func() int64 { b, _ := w.core.cluster.brokers.Get(2); return b.epoch }())
-	w.core.Hurry(w.now)
+	b, _ = w.core.cluster.brokers.Get(2)
+	w.core.Lost(w.now, 2, b.epoch)
 	w.core.Tick(w.now)
 	w.settle()
 	if b, _ := w.core.cluster.brokers.Get(2); !b.fenced {

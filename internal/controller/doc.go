@@ -24,6 +24,13 @@
 //   - A handler looks at all it needs before it returns records; it never replays, and Replay never refuses what a handler
 //     made. If it does, the process must stop: memory and log would part.
 //
+// # Brokers that die
+//
+// A heartbeat counts from the moment it arrives. A session that runs out fences its broker, one at a time; a broker whose
+// heartbeats' connection broke and whose addresses refuse is fenced at once (suspects.go). Refusals are evidence, silence is
+// none. Another process may take a broker's id when the last one is fenced, its session over, or its connection gone and its
+// addresses in the newcomer's hands.
+//
 // # Concurrency
 //
 // A Core belongs to one goroutine. All methods of Controller are safe for concurrent use and don't block; replies come

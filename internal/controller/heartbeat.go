@@ -1,21 +1,29 @@
 package controller
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"sync"
 	"time"
 )
 
-// HeartbeatTracker remembers when each broker was last heard from. A heartbeat is noted when it arrives, on whatever
-// goroutine that is, not when the controller gets to it: a broker must not be fenced because its controller was busy.
+// Link is a connection that heartbeats come on, numbered by whoever accepted it. OwnProcess is that of a broker in the
+// controller's own process, which ends with the controller.
+type Link uint64
+
+// OwnProcess is the link of a broker in the process of the controller.
+const OwnProcess Link = 0
+
+// HeartbeatTracker remembers when each broker was last heard from, and on which link. A heartbeat is noted when it arrives, on
+// whatever goroutine that is, not when the controller gets to it: a broker must not be fenced because its controller was busy.
 //
 // It is safe for concurrent use.
 type HeartbeatTracker struct {
 	timeout time.Duration
 
-	mu    sync.Mutex
-	heard map[brokerIncarnation]time.Time // guarded by mu
+	mu       sync.Mutex // guards the rest
+	sessions map[brokerIncarnation]*session
 }
 
 // brokerIncarnation is one life of a broker.
@@ -24,43 +32,95 @@ type brokerIncarnation struct {
 	epoch int64
 }
 
+// session is what is known of a broker's being alive.
+type session struct {
+	heard time.Time // zero when the broker is known to be gone
+	link  Link      // of the last heartbeat
+	line  line
+}
+
+// line is how a controller is connected with a broker.
+type line int8
+
+const (
+	// lineUnknown: the broker has not been heard from in this reign, as is the rule when one begins.
+	lineUnknown line = iota
+	// lineOpen: the last heartbeat came on a link that is open.
+	lineOpen
+	// lineBroken: that link has ended, and none has come since.
+	lineBroken
+)
+
 func newHeartbeatTracker(timeout time.Duration) *HeartbeatTracker {
-	return &HeartbeatTracker{timeout: timeout, heard: make(map[brokerIncarnation]time.Time)}
+	return &HeartbeatTracker{timeout: timeout, sessions: make(map[brokerIncarnation]*session)}
 }
 
-// Heard notes that a broker in this epoch was heard from at now.
-func (t *HeartbeatTracker) Heard(id int32, epoch int64, now time.Time) {
-	t.mu.Lock()
-	t.heard[brokerIncarnation{id, epoch}] = now
-	t.mu.Unlock()
+// Heard notes that a broker in this epoch was heard from at a time, on a link.
+func (t *HeartbeatTracker) Heard(id int32, epoch int64, at time.Time, link Link) {
+	t.set(id, epoch, session{at, link, lineOpen})
 }
 
-// Lost notes that a broker in this epoch is known to be gone: its connection broke and nobody listens at its address.
-// Its session ends at once instead of running out.
-func (t *HeartbeatTracker) Lost(id int32, epoch int64) {
+// expect begins the session of a broker that has yet to be heard from.
+func (t *HeartbeatTracker) expect(id int32, epoch int64, now time.Time) {
+	t.set(id, epoch, session{heard: now})
+}
+
+func (t *HeartbeatTracker) set(id int32, epoch int64, s session) {
 	t.mu.Lock()
-	b := brokerIncarnation{id, epoch}
-	if _, known := t.heard[b]; known {
-		t.heard[b] = time.Time{}
+	defer t.mu.Unlock()
+	if known := t.sessions[brokerIncarnation{id, epoch}]; known != nil {
+		*known = s
+		return
+	}
+	t.sessions[brokerIncarnation{id, epoch}] = &s
+}
+
+// broken notes that a link has ended and returns whose last heartbeat came on it.
+func (t *HeartbeatTracker) broken(link Link) []brokerIncarnation {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var out []brokerIncarnation
+	for b, s := range t.sessions {
+		if s.line == lineOpen && s.link == link {
+			s.line = lineBroken
+			out = append(out, b)
+		}
+	}
+	slices.SortFunc(out, brokerIncarnation.compare)
+	return out
+}
+
+func (b brokerIncarnation) compare(o brokerIncarnation) int {
+	return cmp.Or(cmp.Compare(b.id, o.id), cmp.Compare(b.epoch, o.epoch))
+}
+
+// lost notes that a broker in this epoch is known to be gone. Its session ends at once instead of running out.
+func (t *HeartbeatTracker) lost(b brokerIncarnation) {
+	t.mu.Lock()
+	if s := t.sessions[b]; s != nil {
+		s.heard = time.Time{}
 	}
 	t.mu.Unlock()
 }
 
-// valid says whether a broker was heard from within the session timeout.
-func (t *HeartbeatTracker) valid(id int32, epoch int64, now time.Time) bool {
+// look tells how a broker is connected, and since when it has been silent. valid says whether its session lasts.
+func (t *HeartbeatTracker) look(b brokerIncarnation, now time.Time) (l line, silent time.Duration, valid bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	at, known := t.heard[brokerIncarnation{id, epoch}]
-	return known && !now.After(at.Add(t.timeout))
+	s := t.sessions[b]
+	if s == nil || now.After(s.heard.Add(t.timeout)) {
+		return lineUnknown, 0, false
+	}
+	return s.line, now.Sub(s.heard), true
 }
 
 // oldest returns who was heard from least recently, by id among equals.
 func (t *HeartbeatTracker) oldest() (b brokerIncarnation, at time.Time, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for c, cAt := range t.heard {
-		if !ok || cAt.Before(at) || cAt.Equal(at) && c.id < b.id {
-			b, at, ok = c, cAt, true
+	for c, s := range t.sessions {
+		if !ok || s.heard.Before(at) || s.heard.Equal(at) && c.id < b.id {
+			b, at, ok = c, s.heard, true
 		}
 	}
 	return b, at, ok
@@ -73,34 +133,34 @@ func (t *HeartbeatTracker) nextExpiry() (time.Time, bool) {
 	return at.Add(t.timeout + time.Nanosecond), ok
 }
 
-// takeExpired removes and returns one broker whose session ran out.
-func (t *HeartbeatTracker) takeExpired(now time.Time) (brokerIncarnation, bool) {
+// takeExpired removes and returns one broker whose session ran out. known says that it is known to be gone, not only silent.
+func (t *HeartbeatTracker) takeExpired(now time.Time) (b brokerIncarnation, known, ok bool) {
 	b, at, ok := t.oldest()
 	if !ok || !now.After(at.Add(t.timeout)) {
-		return brokerIncarnation{}, false
+		return brokerIncarnation{}, false, false
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.heard[b].Equal(at) { // it spoke up while we looked
-		return brokerIncarnation{}, false
+	if s := t.sessions[b]; s == nil || !s.heard.Equal(at) { // it spoke up while we looked
+		return brokerIncarnation{}, false, false
 	}
-	delete(t.heard, b)
-	return b, true
+	delete(t.sessions, b)
+	return b, at.IsZero(), true
 }
 
 func (t *HeartbeatTracker) forget(id int32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for b := range t.heard {
+	for b := range t.sessions {
 		if b.id == id {
-			delete(t.heard, b)
+			delete(t.sessions, b)
 		}
 	}
 }
 
 func (t *HeartbeatTracker) clear() {
 	t.mu.Lock()
-	clear(t.heard)
+	clear(t.sessions)
 	t.mu.Unlock()
 }
 

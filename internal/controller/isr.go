@@ -349,7 +349,7 @@ func sameSet(a, b []uuid.UUID) bool {
 
 // fenceStale fences one broker whose session ran out: one at a time, so that the next choice of leaders sees it.
 func (m *topics) fenceStale() (result Result, more bool) {
-	gone, ok := m.c.tracker.takeExpired(m.c.now)
+	gone, sure, ok := m.c.tracker.takeExpired(m.c.now)
 	if !ok {
 		return Result{}, false
 	}
@@ -357,7 +357,7 @@ func (m *topics) fenceStale() (result Result, more bool) {
 	if !known || b.epoch != gone.epoch || b.fenced {
 		return Result{}, true
 	}
-	m.c.opts.Logger.Info("fencing broker: its session ended", "node", gone.id, "broker_epoch", gone.epoch)
+	m.c.opts.Logger.Info("fencing broker: its session ended", "node", gone.id, "broker_epoch", gone.epoch, "known_to_be_gone", sure)
 	records := m.fenceRecords(nil, gone.id)
 	if p := m.c.cluster.pulse.brokers[gone.id]; p != nil {
 		p.fenced, p.shutdownOffset = true, -1

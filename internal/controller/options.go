@@ -59,6 +59,10 @@ type Options struct {
 	TokenExpiry        time.Duration // "delegation.token.expiry.time.ms", 24 h
 	TokenSweepInterval time.Duration // "delegation.token.expiry.check.interval.ms", 1 h
 
+	// Probe finds out whether anybody listens at a broker's addresses, and calls done once. Nil: nobody can tell, and only
+	// silence ends a session.
+	Probe func(s Suspect, done func(Verdict))
+
 	// Fatal is called when memory and log have parted and the process must stop. Nil panics.
 	Fatal func(error)
 }
@@ -109,6 +113,10 @@ type RequestContext struct {
 	ClientAddr string
 	// Forwarded says that a broker sent the request on, and checked what only it can.
 	Forwarded bool
+	// Received is when the request arrived, and Link the connection that it came on; they count for heartbeats. A zero Received
+	// is the time of Submit.
+	Received time.Time
+	Link     Link
 	// Deadline is until when the request may wait for its turn; zero for ever.
 	Deadline time.Time
 	// Allowed says whether the principal may do an operation on a resource, numbered as in ACLs. Nil allows everything.

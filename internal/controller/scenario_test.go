@@ -449,8 +449,7 @@ func (s *script) do(command string, a args) (lines []string) {
 		say("%s from %d, %d", outcome(resp.ErrorCode, nil), resp.ProducerIDStart, resp.ProducerIDLen)
 	case "lost":
 		id := num[int32](a.words[0], 0)
-		w.core.Tracker().Lost(id, s.epoch(id))
-		w.core.Hurry(w.now)
+		w.core.Lost(w.now, id, s.epoch(id))
 		w.core.Tick(w.now)
 		w.settle()
 	case "pass":

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"runtime/debug"
 	"slices"
+	"sync"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -22,6 +23,7 @@ import (
 type controllerAPI struct {
 	n        *Node
 	handlers map[api.Key]controllerHandler
+	links    sync.Map // of heartbeats: the ids of connections whose end will be told
 }
 
 type controllerHandler func(*controllerAPI, *exchange, kmsg.Request)
@@ -37,7 +39,9 @@ type exchange struct {
 	reply func(resp kmsg.Response, err error)
 }
 
-func newControllerAPI(n *Node) *controllerAPI { return &controllerAPI{n, controllerHandlers()} }
+func newControllerAPI(n *Node) *controllerAPI {
+	return &controllerAPI{n: n, handlers: controllerHandlers()}
+}
 
 // controllerHandlers is the table of what a controller listener serves.
 func controllerHandlers() map[api.Key]controllerHandler {
@@ -110,8 +114,25 @@ func (c *controllerAPI) quorum(x *exchange, q kmsg.Request) {
 }
 
 func (c *controllerAPI) submit(x *exchange, q kmsg.Request) {
-	rc := &controller.RequestContext{Principal: x.principal, ClientAddr: x.addr, Forwarded: x.forwarded, Deadline: x.r.Received.Add(c.n.cfg.RequestTimeout)}
+	rc := &controller.RequestContext{Principal: x.principal, ClientAddr: x.addr, Forwarded: x.forwarded, Deadline: x.r.Received.Add(c.n.cfg.RequestTimeout),
+		Received: x.r.Received}
+	if _, ok := q.(*kmsg.BrokerHeartbeatRequest); ok {
+		rc.Link = c.link(x.r.Conn)
+	}
 	c.n.controller.Submit(rc, q, func(resp kmsg.Response, err error) { x.reply(resp, err) })
+}
+
+// link is a connection that a heartbeat has come on. The controller will hear of its end.
+func (c *controllerAPI) link(conn *network.Conn) controller.Link {
+	id := conn.ID()
+	link := controller.Link(id + 1) // 0 is this process
+	if _, known := c.links.LoadOrStore(id, nil); !known {
+		conn.OnClose(func(error) {
+			c.links.Delete(id)
+			c.n.controller.LinkBroken(link)
+		})
+	}
+	return link
 }
 
 func (c *controllerAPI) apiVersions(x *exchange, q kmsg.Request) {

@@ -234,13 +234,9 @@ type nodePeers struct {
 }
 
 func (n *Node) newPeers() nodePeers {
-	dial := n.o.Dial
-	if dial == nil {
-		dial = (&net.Dialer{}).DialContext
-	}
 	connections := func(clientID string, backoffMax time.Duration) *peer.Peers {
 		return peer.New(peer.Options{
-			Dial: dial, Logger: n.logger.With("component", "peer"), Rand: n.rand.generator(), ClientID: clientID,
+			Dial: n.dial(), Logger: n.logger.With("component", "peer"), Rand: n.rand.generator(), ClientID: clientID,
 			ConnectTimeout: n.cfg.QuorumRequestTimeout, BackoffMin: max(n.cfg.QuorumRetryBackoff, time.Millisecond), BackoffMax: backoffMax,
 		})
 	}

@@ -67,7 +67,8 @@ type Node struct {
 	peers      nodePeers
 	raft       *raft.Node
 	controller *controller.Controller
-	registrar  *registrar // nil without the controller role
+	registrar  *registrar // nil without the controller role, as is prober
+	prober     *prober
 	loader     *metadata.Loader
 	snapshots  *metadata.SnapshotGenerator
 	lifecycle  *broker.Lifecycle

@@ -62,7 +62,7 @@ func (n *Node) startQuorum(ctx context.Context) error {
 		return err
 	}
 	if n.registrar != nil {
-		if err := n.loader.Install(n.registrar); err != nil {
+		if err := n.loader.Install(n.registrar, n.prober); err != nil {
 			return err
 		}
 	}
@@ -80,6 +80,7 @@ func (n *Node) startController(staticIDs []int32) error {
 	if err != nil {
 		return err
 	}
+	n.prober = &prober{n: n, known: make(map[int32]*reached)}
 	balance := time.Duration(-1)
 	if c.AutoLeaderRebalance {
 		balance = c.LeaderImbalanceCheckInterval
@@ -97,6 +98,7 @@ func (n *Node) startController(staticIDs []int32) error {
 		TokenSecret:      c.Value("delegation.token.secret.key").Text(),
 		TokenMaxLifetime: c.Value("delegation.token.max.lifetime.ms").Millis(), TokenExpiry: c.Value("delegation.token.expiry.time.ms").Millis(),
 		TokenSweepInterval: c.Value("delegation.token.expiry.check.interval.ms").Millis(),
+		Probe:              n.prober.probe,
 		Fatal:              n.fail,
 	}
 	n.registrar = &registrar{n: n, incarnation: incarnation, listeners: opts.Registration.Listeners}

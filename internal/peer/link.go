@@ -213,7 +213,7 @@ func (l *link) connect() (net.Conn, map[int16][2]int16, error) {
 	conn, err := l.p.o.Dial(ctx, "tcp", l.addr)
 	if err != nil {
 		switch {
-		case isRefusal(err):
+		case Refused(err):
 			err = fmt.Errorf("%w: %w", ErrGone, err)
 		case ctx.Err() != nil:
 			err = fmt.Errorf("connect to %s: %w: %w", l.addr, ErrTimeout, err)

@@ -131,8 +131,9 @@ func (p *Peers) backoff(failures int) time.Duration {
 	return time.Duration(float64(d) * (0.8 + 0.4*p.o.Rand.Float64()))
 }
 
-// isRefusal says whether an error tells that nobody listens, or that the process at the other end has let go.
-func isRefusal(err error) bool {
+// Refused says whether the error of an attempt to connect tells that nobody listens, or that the process at the other end has
+// let go.
+func Refused(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || isReset(err)
 }
 
