@@ -22,10 +22,14 @@ type ClusterBroker struct {
 	Fenced bool
 }
 
-// DescribeCluster lists the cluster's brokers, fenced ones too if asked for and the brokers can tell.
+// DescribeCluster lists the cluster's brokers, fenced ones too if asked for and the brokers can tell. A client of controllers
+// gets the controllers.
 func (c *Client) DescribeCluster(ctx context.Context, fenced bool) (*Cluster, error) {
 	req := kmsg.NewPtrDescribeClusterRequest()
-	req.EndpointType, req.IncludeFencedBrokers = 1, fenced
+	req.EndpointType, req.IncludeFencedBrokers = brokerEndpoints, fenced
+	if c.o.Controllers {
+		req.EndpointType, req.IncludeFencedBrokers = controllerEndpoints, false
+	}
 	resp, err := ask(ctx, c, toAny, req, func(r *kmsg.DescribeClusterResponse) error { return errorOf(r.ErrorCode, r.ErrorMessage) })
 	if err != nil {
 		return nil, err
@@ -69,13 +73,42 @@ func featuresOf(r *kmsg.ApiVersionsResponse) []Feature {
 
 // Features lists the features as a broker sees them.
 func (c *Client) Features(ctx context.Context) ([]Feature, error) {
+	features, _, err := c.FeaturesAsOf(ctx)
+	return features, err
+}
+
+// FeaturesAsOf lists the features and the epoch of the finalised levels, the offset of the metadata log that they are as of; -1
+// if the broker doesn't know.
+func (c *Client) FeaturesAsOf(ctx context.Context) ([]Feature, int64, error) {
 	req := kmsg.NewPtrApiVersionsRequest()
 	req.ClientSoftwareName, req.ClientSoftwareVersion = "gregor-client", "1"
 	resp, err := ask(ctx, c, target{node: anyNode, highest: 4}, req, func(r *kmsg.ApiVersionsResponse) error { return errorOf(r.ErrorCode, nil) })
 	if err != nil {
+		return nil, -1, err
+	}
+	return featuresOf(resp), resp.FinalizedFeaturesEpoch, nil
+}
+
+// FeaturesOf lists the features as one broker sees them.
+func (c *Client) FeaturesOf(ctx context.Context, broker int32) ([]Feature, error) {
+	ctx, cancel := c.deadline(ctx)
+	defer cancel()
+	if err := c.retry(ctx, c.knowBrokers); err != nil {
 		return nil, err
 	}
-	return featuresOf(resp), nil
+	cn, err := c.pool.get(ctx, connKey{broker, forRequests})
+	if err != nil {
+		return nil, err
+	}
+	return cn.features, nil
+}
+
+// UnregisterBroker makes the cluster forget a broker that is gone for good. It must be stopped, or it registers again.
+func (c *Client) UnregisterBroker(ctx context.Context, id int32) error {
+	req := kmsg.NewPtrUnregisterBrokerRequest()
+	req.BrokerID = id
+	_, err := ask(ctx, c, toAny, req, func(r *kmsg.UnregisterBrokerResponse) error { return errorOf(r.ErrorCode, r.ErrorMessage) })
+	return err
 }
 
 // APIVersions lists what a connection's broker serves: key to lowest and highest version.

@@ -153,7 +153,7 @@ func (c *Client) onBrokersOf(ctx context.Context, resources []Resource, f func(c
 	groups := map[int32][]Resource{}
 	for _, r := range resources {
 		node := anyNode
-		if (r.Type == BrokerResource || r.Type == BrokerLoggerResource) && r.Name != "" {
+		if (r.Type == BrokerResource || r.Type == BrokerLoggerResource) && r.Name != "" && !c.o.Controllers {
 			id, err := strconv.ParseInt(r.Name, 10, 32)
 			if err != nil {
 				return fmt.Errorf("broker id %q is not a number", r.Name)

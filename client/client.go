@@ -22,6 +22,9 @@ type UUID = uuid.UUID
 type Options struct {
 	// Seeds are the addresses ("host:port"; the port may be left out for 9092) of some brokers to begin with.
 	Seeds []string
+	// Controllers says that the seeds are controllers. Then only what controllers serve can be asked for (KIP-919), and each
+	// request goes to the active one.
+	Controllers bool
 	// ClientID names the client in the brokers' logs, metrics and quotas. Default "gregor".
 	ClientID string
 	// Dial opens connections. Default is TCP with ConnectTimeout.

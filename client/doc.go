@@ -15,6 +15,7 @@
 //	pool.go            connections by broker and purpose, dialled on demand with backoff
 //	request.go         send to any broker, to one, or to a coordinator; retries
 //	metadata.go        what is known of brokers, topics and leaders
+//	controllers.go     the same when the seeds are controllers (KIP-919)
 //	admin_*.go         admin calls, one file a subject
 //	producer.go        batches per partition; idempotent by default (KIP-98)
 //	partitioner.go     Java's key hash

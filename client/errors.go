@@ -52,6 +52,8 @@ var (
 	MemberIDRequired        = errorFor(79)
 	GroupIDNotFound         = errorFor(69)
 	NonEmptyGroup           = errorFor(68)
+	ReplicaNotAvailable     = errorFor(9)
+	ElectionNotNeeded       = errorFor(84)
 )
 
 // ErrClosed is returned by everything after Close.
@@ -117,7 +119,7 @@ func Retriable(err error) bool {
 func needsRefresh(err error) bool {
 	var e *Error
 	if errors.As(err, &e) {
-		return e.Refresh
+		return e.Refresh || e.Code == notController // another controller may be active now
 	}
 	var c *errConn
 	return errors.As(err, &c)

@@ -72,6 +72,9 @@ type metadataCache struct {
 	mu      sync.Mutex
 	topics  map[string]*cachedTopic
 	brokers []Broker
+	// controller is the active one, for clients of controllers.
+	controller      int32
+	controllerKnown bool
 }
 
 type cachedTopic struct {
@@ -79,10 +82,11 @@ type cachedTopic struct {
 	until time.Time
 }
 
-// invalidate makes the next use of any topic ask again.
+// invalidate makes the next use of any topic, or of the active controller, ask again.
 func (m *metadataCache) invalidate() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.controllerKnown = false
 	for _, t := range m.topics {
 		t.until = time.Time{}
 	}
@@ -104,6 +108,12 @@ func (c *Client) Metadata(ctx context.Context, topics []string) (*Metadata, erro
 }
 
 func (c *Client) fetchMetadata(ctx context.Context, topics []string, create bool) (*Metadata, error) {
+	if c.o.Controllers {
+		if topics == nil || len(topics) > 0 {
+			return nil, errNoTopics
+		}
+		return c.fetchControllers(ctx)
+	}
 	req := kmsg.NewPtrMetadataRequest()
 	req.AllowAutoTopicCreation = create
 	if topics != nil {
@@ -160,7 +170,7 @@ func topicOf(t *kmsg.MetadataResponseTopic) Topic {
 func (m *metadataCache) put(md *Metadata, until time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.brokers = md.Brokers
+	m.brokers, m.controller, m.controllerKnown = md.Brokers, md.ControllerID, md.ControllerID >= 0
 	for _, t := range md.Topics {
 		if t.Err != nil {
 			delete(m.topics, t.Name)

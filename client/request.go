@@ -92,6 +92,12 @@ func (c *Client) connTo(ctx context.Context, to target) (*conn, int32, error) {
 			return nil, node, err
 		}
 	}
+	if node == anyNode && c.o.Controllers {
+		var err error
+		if node, err = c.activeController(ctx); err != nil {
+			return nil, node, err
+		}
+	}
 	if node == anyNode {
 		cn, err := c.pool.any(ctx, to.purpose)
 		return cn, node, err
