@@ -204,6 +204,10 @@ func (b *bench) limitFetch(total int64) error {
 			if err != nil {
 				return err
 			}
+			// As gregor does for clients on its own machine, and for the same reason: the floor is meant to be one.
+			if err := unix.SetsockoptString(to, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno"); err != nil {
+				return err
+			}
 			wg.Go(func() {
 				defer unix.Close(from)
 				buf := make([]byte, receiveBuffer)

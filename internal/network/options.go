@@ -49,8 +49,8 @@ type Options struct {
 	// Config "max.connection.creation.rate".
 	MaxConnectionRate float64
 
-	// SendBufferBytes and ReceiveBufferBytes set the socket buffers. Zero or below: the system's, which tunes them, but for
-	// the send buffer of connections from this machine. Config "socket.send.buffer.bytes" and "socket.receive.buffer.bytes".
+	// SendBufferBytes and ReceiveBufferBytes set the socket buffers. Zero or below: the system's, which tunes them.
+	// Config "socket.send.buffer.bytes" and "socket.receive.buffer.bytes".
 	SendBufferBytes, ReceiveBufferBytes int
 }
 

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Server serves listeners. Make it with New, start it with Start, stop it with Shutdown.
@@ -34,10 +36,11 @@ type Server struct {
 	empty     chan struct{} // closed when the last connection has gone after Shutdown began
 }
 
-// loopbackSendBuffer is the send buffer of connections from this machine. What the system would let it grow to serves distant
-// clients; here it only spreads what is under way over more memory than the processor's cache holds. Measured with fetches of
-// 12 MiB, server and client together: 0.21 CPU seconds a GiB with 256 KiB, 0.39 with 512, 0.44 with the system's choice.
-const loopbackSendBuffer = 256 << 10
+// loopbackCongestion is the congestion control of connections from this machine. There is nothing to be congested, and the system's
+// choice may be one that paces what it sends (BBR): a timer for each segment, which costs more than all the rest of sendfile.
+// Measured with fetches of 12 MiB by one reader: 0.13 CPU seconds a GiB with this, 0.31 with BBR. Every system has it and lets
+// anyone choose it.
+const loopbackCongestion = "reno"
 
 // listener is a Listener that is open: localhost has two sockets.
 type listener struct {
@@ -314,11 +317,8 @@ func (s *Server) add(l *listener, nc net.Conn, remote netip.AddrPort) {
 	if t, ok := nc.(*net.TCPConn); ok {
 		// The standard library has set TCP_NODELAY.
 		_ = t.SetKeepAlive(true)
-		switch n := s.opts.SendBufferBytes; {
-		case n > 0:
+		if n := s.opts.SendBufferBytes; n > 0 {
 			_ = t.SetWriteBuffer(n)
-		case remote.Addr().IsLoopback():
-			_ = t.SetWriteBuffer(loopbackSendBuffer)
 		}
 	}
 	if l.Wrap != nil {
@@ -328,6 +328,11 @@ func (s *Server) add(l *listener, nc net.Conn, remote netip.AddrPort) {
 	if t, ok := nc.(*net.TCPConn); ok {
 		if rc, err := t.SyscallConn(); err == nil {
 			c.raw = rc
+			if remote.Addr().IsLoopback() {
+				_ = rc.Control(func(fd uintptr) {
+					_ = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, loopbackCongestion)
+				})
+			}
 			c.in.readFn, c.out.bytesFn, c.out.fileFn = c.tryRead, c.trySend, c.trySendfile
 		}
 	}
