@@ -2,7 +2,6 @@ package broker
 
 import (
 	"log/slog"
-	"slices"
 	"time"
 
 	"gregor/internal/api"
@@ -26,8 +25,8 @@ type fetchOp struct {
 	version   int16
 	limits    replica.ReadLimits
 	needBytes int
-	// follower is the id of the replica that fetches, -1 for consumers.
-	follower int32
+	// reader is who fetches; its follower is replica.NoFollower for consumers.
+	reader replica.Reader
 }
 
 func (b *Broker) fetch(r *network.Request) {
@@ -37,10 +36,15 @@ func (b *Broker) fetch(r *network.Request) {
 		r.Close(err)
 		return
 	}
-	op.r, op.version, op.follower = r, r.Version, op.req.ReplicaID
+	op.r, op.version = r, r.Version
 	b.Traffic.FetchRequests.Add(1)
 	cfg := b.config.Current()
 	q := &op.req
+	// From version 11 on a consumer says where it is, and may be served by any replica (KIP-392).
+	op.reader = replica.Reader{Follower: q.ReplicaID, BrokerEpoch: q.ReplicaEpoch, AnyReplica: q.Version >= 11, Rack: string(q.Rack)}
+	if q.ReplicaID < 0 {
+		op.reader.Follower = replica.NoFollower
+	}
 	op.collect()
 	op.ctx, op.parts = b.replicas.Sessions().Begin(b.clock.Now(), replica.FetchSessionRequest{
 		SessionID: q.SessionID, Epoch: q.SessionEpoch, Privileged: q.ReplicaID >= 0, UsesTopicIDs: q.Version >= 13,
@@ -82,7 +86,8 @@ func (b *Broker) fetch(r *network.Request) {
 	b.Traffic.FetchParked.Add(1)
 	// All is read again afterwards: no file need be held open meanwhile, however long that is.
 	op.releaseResults()
-	replica.AwaitFetch(op.parts, int64(op.needBytes-got), wait, func() {
+	replica.AwaitFetch(op.parts, int64(op.needBytes-got), wait, op.reader.Follower != replica.NoFollower, func() {
+		op.reader.Again = true
 		op.read()
 		op.reply()
 	})
@@ -158,13 +163,7 @@ func (op *fetchOp) read() (got int, settled bool) {
 			settled = true
 			continue
 		}
-		if op.follower >= 0 && !op.follows(p) {
-			p.Result = replica.FetchResult{Err: api.ErrNotLeaderOrFollower, HighWatermark: -1, LastStableOffset: -1,
-				LogStartOffset: -1, PreferredReadReplica: -1}
-			settled = true
-			continue
-		}
-		p.Partition.Read(p.Spec, limits, &p.Result)
+		p.Partition.Read(p.Spec, &op.reader, limits, &p.Result)
 		n := p.Result.Size()
 		got += n
 		limits.MaxBytes = max(limits.MaxBytes-n, 0)
@@ -180,12 +179,6 @@ func (op *fetchOp) releaseResults() {
 	for i := range op.parts {
 		op.parts[i].Result.Release()
 	}
-}
-
-// follows says whether the broker that fetches has a replica of the partition to feed.
-func (op *fetchOp) follows(p *replica.FetchPartition) bool {
-	part := op.b.topicByNameOrID(p.Key.Topic, p.Key.TopicID).Partition(p.Key.Partition)
-	return part != nil && op.follower != op.b.nodeID && slices.Contains(part.Replicas, op.follower)
 }
 
 // failAll answers all that was asked for with an error.
@@ -271,7 +264,7 @@ func (op *fetchOp) fail(out *api.FetchPartitionResponse, p *replica.FetchPartiti
 	case op.version >= 16 && (err == api.ErrNotLeaderOrFollower || err == api.ErrFencedLeaderEpoch):
 		le, node := op.b.leader(op.r, op.b.topicByNameOrID(p.Key.Topic, p.Key.TopicID), p.Key.Partition)
 		out.CurrentLeader = &le
-		if node != nil && op.follower < 0 {
+		if node != nil && op.reader.Follower == replica.NoFollower {
 			op.resp.NodeEndpoints = addNode(op.resp.NodeEndpoints, *node)
 		}
 	}

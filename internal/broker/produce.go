@@ -136,8 +136,7 @@ func (op *produceOp) append(topic *replica.Topic, t *api.ProduceTopic, p *api.Pr
 		validation = log.Header
 	}
 	info, err := part.Append(batch, replica.AppendOptions{
-		Origin: log.Client, RequiredAcks: op.req.Acks, MinISR: int(topic.Config().MinInsyncReplicas),
-		LeaderEpoch: -1, Validation: validation, TransactionVersion: op.b.transactionVersion()})
+		Origin: log.Client, RequiredAcks: op.req.Acks, LeaderEpoch: -1, Validation: validation, TransactionVersion: op.b.transactionVersion()})
 	return info, part, err
 }
 

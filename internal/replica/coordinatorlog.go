@@ -31,12 +31,10 @@ func (c *CoordinatorLog) Append(partition, leaderEpoch int32, batch []byte) (end
 }
 
 func (c *CoordinatorLog) appendTo(p *Partition, leaderEpoch int32, batch []byte) (endOffset int64, err error) {
-	t := c.m.TopicByID(p.topicID)
-	if t == nil {
+	if c.m.TopicByID(p.topicID) == nil {
 		return 0, api.ErrUnknownTopicOrPartition // deleted since
 	}
-	info, err := p.Append(batch, AppendOptions{Origin: log.Coordinator, RequiredAcks: -1,
-		MinISR: int(t.Config().MinInsyncReplicas), LeaderEpoch: leaderEpoch})
+	info, err := p.Append(batch, AppendOptions{Origin: log.Coordinator, RequiredAcks: -1, LeaderEpoch: leaderEpoch})
 	if err != nil {
 		return 0, err
 	}

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"errors"
+	"slices"
 
 	"gregor/internal/api"
 	"gregor/internal/log"
@@ -24,7 +25,8 @@ type FetchResult struct {
 	// Send says whether the result goes into the response: an incremental fetch leaves out what has not changed.
 	Send bool
 
-	role *role // as which the partition was read
+	role   *role // as which the partition was read
+	logEnd int64 // from before the read
 }
 
 // EpochEnd is a leader epoch and the offset at which it ends.
@@ -72,25 +74,47 @@ type ReadLimits struct {
 	Isolation log.Isolation
 }
 
+// Reader is who fetches.
+type Reader struct {
+	// Follower is the broker that replicates, NoFollower for consumers; BrokerEpoch is the one that it says it has, or -1.
+	Follower    int32
+	BrokerEpoch int64
+	// Again is set when a fetch that has waited reads once more: where the follower is was noted when it came.
+	Again bool
+	// AnyReplica lets a consumer read from a replica that doesn't lead (KIP-392).
+	AnyReplica bool
+	// Rack is where a consumer is, "" if it doesn't say. A consumer that does may be sent to a replica nearby.
+	Rack string
+}
+
+// NoFollower is the Reader.Follower of consumers.
+const NoFollower int32 = -1
+
 // Read reads from the partition into res, at most limits.MaxBytes and spec.MaxBytes.
-func (p *Partition) Read(spec FetchSpec, limits ReadLimits, res *FetchResult) {
+func (p *Partition) Read(spec FetchSpec, by *Reader, limits ReadLimits, res *FetchResult) {
 	*res = FetchResult{HighWatermark: -1, LastStableOffset: -1, LogStartOffset: -1, PreferredReadReplica: -1}
 	r := p.role.Load()
 	res.role = r
-	if err := p.checkLeader(r, spec.LeaderEpoch); err != nil {
+	if err := p.checkFetch(r, spec, by); err != nil {
 		res.fail(err)
 		return
+	}
+	if by.Rack != "" && by.Follower == NoFollower && r.leader && p.m.rackAware {
+		if id := p.nearReplica(r, by.Rack, spec.FetchOffset); id >= 0 {
+			res.PreferredReadReplica = id
+			res.LogStartOffset, res.LastStableOffset, res.HighWatermark, res.logEnd = p.log.Offsets()
+			return
+		}
 	}
 	if spec.LastFetchedEpoch >= 0 {
 		epoch, end, ok := p.log.EndOffsetForEpoch(spec.LastFetchedEpoch)
 		switch {
-		case !ok:
+		case !ok, spec.FetchOffset < p.log.LogStartOffset():
 			res.fail(api.ErrOffsetOutOfRange)
 			return
 		case epoch < spec.LastFetchedEpoch || end < spec.FetchOffset:
 			res.Diverging = &EpochEnd{Epoch: epoch, EndOffset: end}
-			res.HighWatermark, res.LastStableOffset = p.log.HighWatermark(), p.log.LastStableOffset()
-			res.LogStartOffset = p.log.LogStartOffset()
+			res.LogStartOffset, res.LastStableOffset, res.HighWatermark, res.logEnd = p.log.Offsets()
 			return
 		}
 	}
@@ -105,13 +129,75 @@ func (p *Partition) Read(spec FetchSpec, limits ReadLimits, res *FetchResult) {
 		return
 	}
 	res.HighWatermark, res.LastStableOffset, res.LogStartOffset = data.HighWatermark, data.LastStableOffset, data.LogStartOffset
-	res.Slice, res.Aborted = data.Slice, data.Aborted
+	res.Slice, res.Aborted, res.logEnd = data.Slice, data.Aborted, data.LogEndOffset
+	if by.Follower == NoFollower || by.Again {
+		return
+	}
+	if err := p.noteFetch(r, by, spec, data.LogEndOffset); err != nil {
+		res.Release()
+		*res = FetchResult{HighWatermark: -1, LastStableOffset: -1, LogStartOffset: -1, PreferredReadReplica: -1, role: r, Err: err}
+		return
+	}
+	// What the fetch has just committed is told with the answer to it.
+	res.HighWatermark = p.log.HighWatermark()
 }
 
-// changedSince says whether the partition has changed in a way that a fetch which read it as r and saw the high watermark hw
-// would have been told of, had it been waiting.
-func (p *Partition) changedSince(r *role, hw int64) bool {
-	return p.role.Load() != r || p.log.HighWatermark() != hw || p.gone.Load() != nil
+// checkFetch says why a fetch can't be served at all.
+func (p *Partition) checkFetch(r *role, spec FetchSpec, by *Reader) error {
+	if by.Follower == NoFollower && by.AnyReplica {
+		return p.checkReplica(r, spec.LeaderEpoch)
+	}
+	if err := p.checkLeader(r, spec.LeaderEpoch); err != nil {
+		return err
+	}
+	if by.Follower != NoFollower && (by.Follower == p.m.nodeID || !slices.Contains(r.replicas, by.Follower)) {
+		if spec.LeaderEpoch >= 0 {
+			// A replica that a reassignment adds: the follower knows before its leader does.
+			return api.ErrUnknownLeaderEpoch
+		}
+		return api.ErrNotLeaderOrFollower
+	}
+	return nil
+}
+
+// nearReplica is the in-sync replica in a consumer's rack that has offset and keeps up best, or -1 when the leader is as near.
+func (p *Partition) nearReplica(r *role, rack string, offset int64) int32 {
+	cluster := p.m.image.Load().Cluster
+	in := func(id int32) bool {
+		b := cluster.Broker(id)
+		return b != nil && !b.Fenced && b.Rack != nil && *b.Rack == rack
+	}
+	if in(r.leaderID) {
+		return -1
+	}
+	p.stMu.Lock()
+	defer p.stMu.Unlock()
+	var best *follower
+	for i := range p.st.followers {
+		f := &p.st.followers[i]
+		if f.end < offset || f.start > offset || !slices.Contains(r.isr, f.id) || !in(f.id) {
+			continue
+		}
+		if best == nil || f.end > best.end || f.end == best.end && f.caughtUpAt.After(best.caughtUpAt) {
+			best = f
+		}
+	}
+	if best == nil {
+		return -1
+	}
+	return best.id
+}
+
+// changedSince says whether the partition has changed in a way that a fetch which read it as the node says would have been told
+// of, had it been waiting.
+func (p *Partition) changedSince(n *fetchNode) bool {
+	if p.role.Load() != n.role || p.gone.Load() != nil {
+		return true
+	}
+	if n.wait.follower {
+		return p.log.EndOffset() != n.end
+	}
+	return p.log.HighWatermark() != n.hw
 }
 
 // Gone says whether the replica is no longer to be used: it was dropped, or its log directory is offline.

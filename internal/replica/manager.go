@@ -4,12 +4,18 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"net"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kmsg"
+
 	"gregor/internal/api"
+	"gregor/internal/clock"
 	"gregor/internal/config"
 	"gregor/internal/log"
 	"gregor/internal/metadata"
@@ -24,26 +30,42 @@ type Options struct {
 	NodeID int32
 	Logs   *log.Manager
 	Config *config.Live
+	Clock  clock.Clock // nil: the system's
 	Logger *slog.Logger
 	Rand   *rand.Rand
 	// AssignDirectory is told, while Publish runs, of a replica whose log directory is not the one that the metadata names, so
 	// that the controller can be told (KIP-858). Nil: nobody is told.
 	AssignDirectory func(topicID uuid.UUID, partition int32, dir uuid.UUID)
+	// BrokerEpoch is this broker's, -1 before it is registered. Needed with the fields below.
+	BrokerEpoch func() int64
+	// AlterPartition sends a request to the active controller and calls done once. Nil: no ISR is ever asked for.
+	AlterPartition func(q *kmsg.AlterPartitionRequest, done func(*kmsg.AlterPartitionResponse, error))
+	// Connect makes connections to other brokers, for fetchers. Nil: nothing is fetched.
+	Connect func() Connections
 }
 
 // Manager owns the partitions of this broker.
 type Manager struct {
-	nodeID   int32
-	logs     *log.Manager
-	config   *config.Live
-	logger   *slog.Logger
-	assign   func(uuid.UUID, int32, uuid.UUID)
-	sessions *FetchSessions
+	nodeID    int32
+	logs      *log.Manager
+	config    *config.Live
+	clock     clock.Clock
+	logger    *slog.Logger
+	assign    func(uuid.UUID, int32, uuid.UUID)
+	sessions  *FetchSessions
+	lag       time.Duration // replica.lag.time.max.ms
+	rackAware bool
+	alter     *isrChanges // nil when there is nobody to ask
+	fetchers  *fetchers   // nil when nothing is fetched
 
 	image  atomic.Pointer[metadata.Image]
 	topics *topicTable
 
 	publishMu sync.Mutex // one Publish or config change at a time
+
+	lagTimer *time.Timer // nil before Start; guarded by lagMu
+	lagMu    sync.Mutex
+	closed   bool // guarded by lagMu
 }
 
 // Topic is a topic of which this broker has replicas.
@@ -79,12 +101,83 @@ func (t *Topic) Partition(id int32) *Partition {
 
 // New makes a manager without partitions; Publish gives it what the metadata says.
 func New(o Options) *Manager {
-	m := &Manager{nodeID: o.NodeID, logs: o.Logs, config: o.Config, logger: o.Logger, assign: o.AssignDirectory,
-		topics:   newTopicTable(),
-		sessions: NewFetchSessions(int(o.Config.Current().FetchSessionSlots), sessionEvictAge, o.Rand)}
+	cfg := o.Config.Current()
+	m := &Manager{nodeID: o.NodeID, logs: o.Logs, config: o.Config, clock: o.Clock, logger: o.Logger, assign: o.AssignDirectory,
+		lag: cfg.ReplicaLagTimeMax, topics: newTopicTable(),
+		sessions: NewFetchSessions(int(cfg.FetchSessionSlots), sessionEvictAge, o.Rand)}
+	if m.clock == nil {
+		m.clock = clock.System
+	}
+	switch class := cfg.Value("replica.selector.class").Text(); {
+	case class == "", strings.HasSuffix(class, ".LeaderSelector"):
+	case strings.HasSuffix(class, ".RackAwareReplicaSelector"):
+		m.rackAware = true
+	default:
+		m.logger.Warn("replica.selector.class names a class that is not here: consumers read from leaders", "class", class)
+	}
 	m.image.Store(metadata.EmptyImage())
-	o.Config.OnChange(func(_, now *config.Broker) { m.reconfigureAll(now) })
+	if o.AlterPartition != nil {
+		m.alter = &isrChanges{nodeID: o.NodeID, brokerEpoch: o.BrokerEpoch, send: o.AlterPartition, logger: o.Logger,
+			pending: make(map[*Partition]*proposal)}
+	}
+	if o.Connect != nil {
+		m.fetchers = newFetchers(int(cfg.ReplicaFetchers), o.Connect, m.leaderAddress, func() fetcherOptions {
+			return fetcherOptions{nodeID: m.nodeID, brokerEpoch: o.BrokerEpoch, maxWait: cfg.ReplicaFetchWaitMax,
+				minBytes: cfg.ReplicaFetchMinBytes, maxBytes: cfg.ReplicaFetchResponseMax, partitionMaxBytes: cfg.ReplicaFetchMaxBytes,
+				backoff: cfg.ReplicaFetchBackoff, logger: o.Logger}
+		}, cfg.ReplicaSocketTimeout, m.clock.Now, o.Logger)
+	}
+	o.Config.OnChange(func(_, now *config.Broker) {
+		m.reconfigureAll(now)
+		m.resizeFetchers(int(now.ReplicaFetchers))
+	})
 	return m
+}
+
+// Start begins to look for followers that lag.
+func (m *Manager) Start() {
+	m.lagMu.Lock()
+	defer m.lagMu.Unlock()
+	every := max(m.lag/2, time.Millisecond)
+	m.lagTimer = time.AfterFunc(every, func() {
+		m.CheckISRs()
+		m.lagMu.Lock()
+		defer m.lagMu.Unlock()
+		if !m.closed {
+			m.lagTimer.Reset(every)
+		}
+	})
+}
+
+// CheckISRs proposes to take followers that lag out of the ISRs of the partitions that this broker leads.
+func (m *Manager) CheckISRs() {
+	if m.alter == nil {
+		return
+	}
+	for _, p := range m.All() {
+		p.checkISR()
+	}
+}
+
+// leaderAddress is where another broker takes requests of brokers, if it is in service.
+func (m *Manager) leaderAddress(id int32) (addr string, ok bool) {
+	b := m.image.Load().Cluster.Broker(id)
+	if b == nil || b.Fenced {
+		return "", false
+	}
+	e, ok := b.Listeners[m.config.Current().InterBrokerListener]
+	return net.JoinHostPort(e.Host, strconv.Itoa(int(e.Port))), ok
+}
+
+func (m *Manager) resizeFetchers(n int) {
+	if m.fetchers == nil || !m.fetchers.resize(n) {
+		return
+	}
+	for _, p := range m.All() {
+		if r := p.role.Load(); !r.leader {
+			m.fetchers.follow(p, r.leaderID, r.leaderEpoch)
+		}
+	}
 }
 
 // Sessions is the cache of fetch sessions.
@@ -144,6 +237,9 @@ func (m *Manager) Publish(d *metadata.Delta, img *metadata.Image) {
 		m.apply(img, changes.Leaders)
 		m.apply(img, changes.Followers)
 	}
+	if d.Cluster != nil && m.fetchers != nil {
+		m.fetchers.poke()
+	}
 	if d.Configs != nil {
 		for res := range d.Configs.Changed {
 			if res.Type == metadata.TopicResource {
@@ -180,6 +276,7 @@ func (m *Manager) removeFromTopic(gone []metadata.LocalPartition) {
 		delete(offline, lp.Partition)
 		if p := t.Partition(lp.Partition); p != nil {
 			p.drop(api.ErrUnknownTopicOrPartition)
+			m.unfollow(p)
 			parts[lp.Partition] = nil
 			dropped = append(dropped, p)
 		}
@@ -225,12 +322,13 @@ func (m *Manager) applyTopic(img *metadata.Image, changed []metadata.LocalPartit
 				offline[lp.Partition] = true
 				continue
 			}
-			p = newPartition(l.TopicPartition(), id, m.nodeID, l)
+			p = newPartition(m, t, l)
 			parts[lp.Partition] = p
 		}
 		if err := p.setRole(roleOf(lp.State, m.nodeID)); err != nil {
 			m.logger.Error("change role", slog.String("topic", name), slog.Int("partition", int(lp.Partition)), slog.Any("err", err))
 		}
+		m.arrange(p)
 	}
 	if len(offline) > 0 {
 		for id := range *t.offline.Load() {
@@ -253,9 +351,22 @@ func (m *Manager) open(t *Topic, lp metadata.LocalPartition) (*log.Log, error) {
 	return l, nil
 }
 
-func roleOf(p *metadata.Partition, nodeID int32) *role {
-	return &role{leader: p.Leader == nodeID, leaderID: p.Leader, leaderEpoch: p.LeaderEpoch, partitionEpoch: p.PartitionEpoch,
-		replicas: p.Replicas, isr: p.ISR}
+// arrange makes fetchers follow the partition, or no longer, as its role is.
+func (m *Manager) arrange(p *Partition) {
+	if m.fetchers == nil {
+		return
+	}
+	if r := p.role.Load(); r.leader || p.gone.Load() != nil {
+		m.fetchers.unfollow(p)
+	} else {
+		m.fetchers.follow(p, r.leaderID, r.leaderEpoch)
+	}
+}
+
+func (m *Manager) unfollow(p *Partition) {
+	if m.fetchers != nil {
+		m.fetchers.unfollow(p)
+	}
 }
 
 // reconfigureAll gives every topic its configuration anew, after the broker's own has changed.
@@ -277,6 +388,7 @@ func (m *Manager) reconfigure(topic string, now *config.Broker) {
 	for _, p := range *t.parts.Load() {
 		if p != nil {
 			p.log.SetConfig(LogConfig(&cfg))
+			p.minISR.Store(cfg.MinInsyncReplicas)
 		}
 	}
 }
@@ -289,12 +401,25 @@ func (m *Manager) FailDirectory(dir string) {
 	for _, p := range m.All() {
 		if p.log.Dir() == dir {
 			p.drop(api.ErrKafkaStorageError)
+			m.unfollow(p)
 		}
 	}
 }
 
-// Close fails all who wait. The logs are closed by their own manager.
+// Close ends fetching and fails all who wait. The logs are closed by their own manager.
 func (m *Manager) Close() {
+	m.lagMu.Lock()
+	m.closed = true
+	if m.lagTimer != nil {
+		m.lagTimer.Stop()
+	}
+	m.lagMu.Unlock()
+	if m.alter != nil {
+		m.alter.close()
+	}
+	if m.fetchers != nil {
+		m.fetchers.close()
+	}
 	for _, p := range m.All() {
 		p.drop(api.ErrNotLeaderOrFollower)
 	}

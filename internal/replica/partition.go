@@ -11,31 +11,27 @@ import (
 	"gregor/internal/uuid"
 )
 
-// role is what the cluster metadata says this broker is for a partition. It is immutable.
-type role struct {
-	leader         bool
-	leaderID       int32
-	leaderEpoch    int32
-	partitionEpoch int32
-	replicas       []int32
-	isr            []int32
-}
-
 // Partition is one replica on this broker. See the package comment for its rules.
 type Partition struct {
+	m       *Manager
 	tp      log.TopicPartition
 	topicID uuid.UUID
-	localID int32
 	log     *log.Log
+	minISR  atomic.Int32 // the topic's min.insync.replicas
 
-	// mu is held shared by appends and exclusively by role changes.
-	mu   sync.RWMutex
+	// mu is held shared by appends, a leader's or a follower's, and exclusively by changes of leader and leader epoch.
+	mu sync.RWMutex
+	// stMu guards st. role is st.role, for readers.
+	stMu sync.Mutex
+	st   state
 	role atomic.Pointer[role]
 	// gone is set once the replica was dropped from this broker or its log directory went offline.
 	gone atomic.Pointer[api.Error]
 
-	// unread counts the bytes appended since waiting fetches were last told.
-	unread atomic.Int64
+	// appended and committed count the bytes that came below the log end and below the high watermark since waiting fetches
+	// were last told; growth knows where the ones become the others.
+	appended, committed atomic.Int64
+	growth              growth
 	// listener is told of each new high watermark; coordinators use it.
 	listener atomic.Pointer[func(hw int64)]
 
@@ -48,10 +44,11 @@ type Partition struct {
 	nFetch  atomic.Int32
 }
 
-func newPartition(tp log.TopicPartition, topicID uuid.UUID, localID int32, l *log.Log) *Partition {
-	p := &Partition{tp: tp, topicID: topicID, localID: localID, log: l}
+func newPartition(m *Manager, t *Topic, l *log.Log) *Partition {
+	p := &Partition{m: m, tp: l.TopicPartition(), topicID: t.id, log: l, st: newState(m.nodeID)}
+	p.minISR.Store(t.Config().MinInsyncReplicas)
 	p.fetches.prev, p.fetches.next = &p.fetches, &p.fetches
-	p.role.Store(&role{leaderID: -1, leaderEpoch: -1, partitionEpoch: -1})
+	p.role.Store(p.st.role)
 	return p
 }
 
@@ -75,6 +72,17 @@ func (p *Partition) IsLeader() bool { return p.role.Load().leader && p.gone.Load
 
 // checkLeader returns the error for a request that needs the leader and names the leader epoch it knows (-1: none).
 func (p *Partition) checkLeader(r *role, clientEpoch int32) error {
+	if err := p.checkReplica(r, clientEpoch); err != nil {
+		return err
+	}
+	if !r.leader {
+		return api.ErrNotLeaderOrFollower
+	}
+	return nil
+}
+
+// checkReplica is checkLeader for a request that any replica may serve.
+func (p *Partition) checkReplica(r *role, clientEpoch int32) error {
 	if err := p.gone.Load(); err != nil {
 		return err
 	}
@@ -87,9 +95,6 @@ func (p *Partition) checkLeader(r *role, clientEpoch int32) error {
 			return api.ErrUnknownLeaderEpoch
 		}
 	}
-	if !r.leader {
-		return api.ErrNotLeaderOrFollower
-	}
 	return nil
 }
 
@@ -98,8 +103,6 @@ type AppendOptions struct {
 	Origin log.Origin
 	// RequiredAcks is the request's acks: 0, 1 or -1 (all).
 	RequiredAcks int16
-	// MinISR is the topic's min.insync.replicas, which counts for acks=all.
-	MinISR int
 	// LeaderEpoch, when not negative, must be the partition's; coordinators append in the epoch in which they loaded.
 	LeaderEpoch int32
 	// Validation, TransactionVersion and Guard go to the log.
@@ -123,58 +126,107 @@ func (p *Partition) Append(records []byte, opts AppendOptions) (log.AppendInfo, 
 	if opts.LeaderEpoch >= 0 && opts.LeaderEpoch != r.leaderEpoch {
 		return log.AppendInfo{}, api.ErrNotLeaderOrFollower
 	}
-	if opts.RequiredAcks == -1 && len(r.isr) < min(opts.MinISR, len(r.replicas)) {
+	if min := r.minISR(int(p.minISR.Load())); opts.RequiredAcks == -1 && len(r.isr) < min {
 		return log.AppendInfo{}, api.WithMessage(api.ErrNotEnoughReplicas,
 			"The size of the current ISR %v is insufficient to satisfy the min.isr requirement of %d for partition %s",
-			r.isr, opts.MinISR, p.tp)
+			r.isr, min, p.tp)
 	}
 	info, err := p.log.Append(records, log.AppendOptions{
 		LeaderEpoch: r.leaderEpoch, Origin: opts.Origin, Validation: opts.Validation,
 		TransactionVersion: opts.TransactionVersion, Guard: opts.Guard})
-	if err != nil {
+	if err != nil || info.Duplicate {
 		return info, err
 	}
-	p.unread.Add(int64(len(records)))
-	p.advanceHighWatermark(r)
+	if r.alone() {
+		// Appends of several connections get here in any order, so the mark may only rise.
+		p.log.RaiseHighWatermark(p.log.EndOffset())
+		p.committed.Add(int64(len(records)))
+		return info, nil
+	}
+	p.grew(len(records))
+	p.stMu.Lock()
+	p.advanceLocked()
+	p.stMu.Unlock()
 	return info, nil
 }
 
-// advanceHighWatermark moves the high watermark to the smallest end offset in the ISR. The local replica is the only one
-// whose end offset is known here, so a larger ISR holds it where it is.
-func (p *Partition) advanceHighWatermark(r *role) {
-	if len(r.isr) == 1 && r.isr[0] == p.localID {
-		// Appends of several connections get here in any order, so the mark may only rise.
-		p.log.RaiseHighWatermark(p.log.EndOffset())
+// grew counts n bytes that were appended and are not known to be committed.
+func (p *Partition) grew(n int) {
+	p.growth.add(p.log.EndOffset(), int64(n))
+	p.appended.Add(int64(n))
+}
+
+// raise moves the high watermark up to hw, if it is lower, and says whether it was.
+func (p *Partition) raise(hw int64) bool {
+	now, raised := p.log.RaiseHighWatermark(hw)
+	if raised {
+		p.committed.Add(max(p.growth.below(now), 1))
 	}
+	return raised
+}
+
+// advanceLocked moves the leader's high watermark as far as it may go and says whether it moved. stMu is held, so that nobody
+// enters the ISR between the decision and the move.
+func (p *Partition) advanceLocked() bool {
+	hw, ok := p.st.highWatermark(p.m.clock.Now(), p.log.EndOffset(), int(p.minISR.Load()), p.m.lag, p.m.image.Load().Cluster)
+	return ok && p.raise(hw)
 }
 
 // Wake tells those who wait on the partition that it has grown.
 func (p *Partition) Wake() {
+	hw := p.log.HighWatermark()
 	if f := p.listener.Load(); f != nil {
-		(*f)(p.log.HighWatermark())
+		(*f)(hw)
 	}
 	if p.nAcks.Load() > 0 {
 		p.waitMu.Lock()
-		reached := p.acks.popReached(p.log.HighWatermark(), nil)
+		reached := p.acks.popReached(hw, nil)
 		p.nAcks.Add(-int32(len(reached)))
 		p.waitMu.Unlock()
-		for _, w := range reached {
-			w.op.settle(w.index, nil)
+		if len(reached) > 0 {
+			err := p.ackError()
+			for _, w := range reached {
+				w.op.settle(w.index, err)
+			}
 		}
 	}
 	if p.nFetch.Load() > 0 {
 		p.wakeFetches(false)
 	} else {
-		p.unread.Store(0)
+		p.appended.Store(0)
+		p.committed.Store(0)
 	}
+}
+
+// ackError is what a produce with acks=all is told of records that the high watermark has passed: nil, unless the ISR has become
+// smaller than min.insync.replicas meanwhile.
+func (p *Partition) ackError() *api.Error {
+	r := p.role.Load()
+	if r.alone() {
+		return nil
+	}
+	p.stMu.Lock()
+	defer p.stMu.Unlock()
+	if p.st.maximalISR() < r.minISR(int(p.minISR.Load())) {
+		return api.ErrNotEnoughReplicasAfterAppend
+	}
+	return nil
 }
 
 func (p *Partition) wakeFetches(all bool) {
 	var buf [8]*FetchWait
 	fire := buf[:0]
+	hw := p.log.HighWatermark()
 	p.waitMu.Lock()
-	n := p.unread.Swap(0)
+	appended, committed := p.appended.Swap(0), p.committed.Swap(0)
 	for f := p.fetches.next; f != &p.fetches; f = f.next {
+		n := committed
+		if f.wait.follower {
+			n = appended
+			if f.hw < hw {
+				f.wait.hurry()
+			}
+		}
 		if f.wait.progress(n) || all {
 			fire = append(fire, f.wait)
 		}
@@ -190,7 +242,7 @@ func (p *Partition) parkAck(w ackWait) (err *api.Error, parked bool) {
 	p.waitMu.Lock()
 	defer p.waitMu.Unlock()
 	if p.log.HighWatermark() >= w.offset {
-		return nil, false
+		return p.ackError(), false
 	}
 	if err := p.gone.Load(); err != nil {
 		return err, false
@@ -237,28 +289,103 @@ func (p *Partition) unparkFetch(n *fetchNode) {
 // setRole makes the partition what the metadata says. It returns an error of the log, when it cannot note the new epoch.
 func (p *Partition) setRole(next *role) error {
 	p.mu.Lock()
-	prev := p.role.Load()
-	if next.partitionEpoch < prev.partitionEpoch || next.leaderEpoch < prev.leaderEpoch {
-		p.mu.Unlock()
-		return nil
-	}
-	if next.leader && next.leaderEpoch > prev.leaderEpoch {
-		if err := p.log.AssignEpochStart(next.leaderEpoch, p.log.EndOffset()); err != nil {
+	p.stMu.Lock()
+	prev, end := p.st.role, p.log.EndOffset()
+	if next.leader && next.leaderEpoch > prev.leaderEpoch && next.partitionEpoch >= prev.partitionEpoch {
+		if err := p.log.AssignEpochStart(next.leaderEpoch, end); err != nil {
+			p.stMu.Unlock()
 			p.mu.Unlock()
 			return fmt.Errorf("lead %s in epoch %d: %w", p.tp, next.leaderEpoch, err)
 		}
 	}
-	p.role.Store(next)
-	if next.leader {
-		p.advanceHighWatermark(next)
+	taken := p.st.become(p.m.clock.Now(), next, end)
+	if taken {
+		p.role.Store(p.st.role)
+		p.advanceLocked()
 	}
+	p.stMu.Unlock()
 	p.mu.Unlock()
-	if prev.leader && (!next.leader || next.leaderEpoch != prev.leaderEpoch) {
+	switch {
+	case !taken:
+	case next.leaderEpoch != prev.leaderEpoch:
 		p.failWaits(api.ErrNotLeaderOrFollower)
-	} else {
+	default:
 		p.Wake()
 	}
 	return nil
+}
+
+// noteFetch takes what a follower's fetch says: as which the partition was read, r, and the leader's end offset from before.
+func (p *Partition) noteFetch(r *role, by *Reader, spec FetchSpec, leaderEnd int64) *api.Error {
+	cluster := p.m.image.Load().Cluster
+	p.stMu.Lock()
+	if !p.st.role.leader || p.st.role.leaderEpoch != r.leaderEpoch {
+		p.stMu.Unlock()
+		return api.ErrNotLeaderOrFollower
+	}
+	if err := p.st.fetched(p.m.clock.Now(), by.Follower, by.BrokerEpoch, spec.FetchOffset, spec.LogStartOffset, leaderEnd, cluster); err != nil {
+		p.stMu.Unlock()
+		return err
+	}
+	moved := p.advanceLocked()
+	var change *proposal
+	if p.m.alter != nil {
+		change = p.st.expand(by.Follower, p.log.HighWatermark(), cluster)
+	}
+	p.stMu.Unlock()
+	if change != nil {
+		p.m.alter.submit(p, change)
+	}
+	if moved {
+		p.Wake()
+	}
+	return nil
+}
+
+// checkISR proposes to take followers that lag out of the ISR.
+func (p *Partition) checkISR() {
+	r := p.role.Load()
+	if !r.leader || r.alone() || p.gone.Load() != nil {
+		return
+	}
+	p.stMu.Lock()
+	change := p.st.shrink(p.m.clock.Now(), p.log.EndOffset(), p.m.lag)
+	moved := p.advanceLocked() // a replica that was waited for may have had its time
+	p.stMu.Unlock()
+	if change != nil {
+		p.m.logger.Info("replicas lag and leave the ISR", "partition", p.tp.String(), "isr", r.isr, "left", change.isr)
+		p.m.alter.submit(p, change)
+	}
+	if moved {
+		p.Wake()
+	}
+}
+
+// isrAnswered takes the controller's answer to a proposal, and says whether to ask again.
+func (p *Partition) isrAnswered(change *proposal, a isrAnswer, err *api.Error) (retry bool) {
+	cluster := p.m.image.Load().Cluster
+	p.stMu.Lock()
+	retry, changed := p.st.answered(change, a, err)
+	var next *proposal
+	if changed {
+		p.role.Store(p.st.role)
+		p.advanceLocked()
+		if err == nil {
+			for _, id := range p.st.role.replicas {
+				if next = p.st.expand(id, p.log.HighWatermark(), cluster); next != nil {
+					break
+				}
+			}
+		}
+	}
+	p.stMu.Unlock()
+	if next != nil {
+		p.m.alter.submit(p, next)
+	}
+	if changed {
+		p.Wake()
+	}
+	return retry && p.gone.Load() == nil
 }
 
 // drop marks the partition as gone and fails who waits on it with err. It waits for appends under way.

@@ -103,5 +103,7 @@ func (p *Partition) DeleteRecords(offset int64) (lowWatermark int64, err error) 
 	if err := p.log.IncrementLogStart(offset, "client delete records request"); err != nil {
 		return -1, err
 	}
-	return p.log.LogStartOffset(), nil
+	p.stMu.Lock()
+	defer p.stMu.Unlock()
+	return p.st.lowWatermark(p.log.LogStartOffset(), p.m.image.Load().Cluster), nil
 }

@@ -204,31 +204,39 @@ func (op *AckOp) finishLocked() {
 // FetchWait is a fetch that found too little and waits for more on all of its partitions. ready is called at most once:
 // when bytes enough may have come, when one of the partitions changed its role, or when the time is over.
 type FetchWait struct {
-	need  atomic.Int64
-	fired atomic.Bool
-	timer *time.Timer
-	nodes []fetchNode
-	ready func()
+	need     atomic.Int64
+	fired    atomic.Bool
+	timer    *time.Timer
+	nodes    []fetchNode
+	ready    func()
+	follower bool // waits for what is appended, not for what is committed
+	hurried  atomic.Bool
 }
 
 // fetchNode links a FetchWait into the list of one partition.
 type fetchNode struct {
 	wait      *FetchWait
 	partition *Partition
-	// role and hw are what the fetch saw: as which it read the partition, and the high watermark.
+	// role, hw and end are what the fetch saw: as which it read the partition, the high watermark and the log end.
 	role       *role
-	hw         int64
+	hw, end    int64
 	prev, next *fetchNode
 }
 
 // AwaitFetch parks a fetch on the partitions of parts until about need more bytes have been appended to them, or timeout has
 // passed, and then calls ready: from the goroutine that brought the bytes, from the timer's, or, when something was appended
 // between the read and the parking, from this one. Expire ends the wait early.
-func AwaitFetch(parts []FetchPartition, need int64, timeout time.Duration, ready func()) *FetchWait {
-	w := &FetchWait{ready: ready, nodes: make([]fetchNode, len(parts))}
+//
+// A follower waits for what is appended, anybody else for what is committed. A follower that doesn't know the newest high
+// watermark waits only a little longer: the next records would bring it along, but they may not come soon.
+func AwaitFetch(parts []FetchPartition, need int64, timeout time.Duration, follower bool, ready func()) *FetchWait {
+	w := &FetchWait{ready: ready, follower: follower, nodes: make([]fetchNode, len(parts))}
+	// A wait that is over soon anyway needs no hurry.
+	w.hurried.Store(timeout <= hurryAfter)
 	w.need.Store(max(need, 1))
 	for i := range parts {
-		w.nodes[i] = fetchNode{wait: w, partition: parts[i].Partition, role: parts[i].Result.role, hw: parts[i].Result.HighWatermark}
+		w.nodes[i] = fetchNode{wait: w, partition: parts[i].Partition, role: parts[i].Result.role,
+			hw: parts[i].Result.HighWatermark, end: parts[i].Result.logEnd}
 	}
 	// The timer is set going only once the field holds it, since whoever fires reads the field. From the first parking on
 	// the fetch may be over at any moment, and parts another's.
@@ -242,7 +250,7 @@ func AwaitFetch(parts []FetchPartition, need int64, timeout time.Duration, ready
 		}
 		n.partition.parkFetch(n)
 		// What was appended between the read and the parking has told nobody.
-		missed = missed || n.partition.changedSince(n.role, n.hw)
+		missed = missed || n.partition.changedSince(n)
 	}
 	if missed {
 		w.fire()
@@ -252,6 +260,16 @@ func AwaitFetch(parts []FetchPartition, need int64, timeout time.Duration, ready
 
 // Expire ends the wait as if its time were over. It may be called at any time, and again.
 func (w *FetchWait) Expire() { w.fire() }
+
+// hurryAfter is how long a follower that could be told of a newer high watermark may still wait for records.
+const hurryAfter = 5 * time.Millisecond
+
+// hurry ends the wait soon.
+func (w *FetchWait) hurry() {
+	if w.hurried.CompareAndSwap(false, true) {
+		w.timer.Reset(hurryAfter)
+	}
+}
 
 // progress tells the wait of n bytes more, and says whether that settles it.
 func (w *FetchWait) progress(n int64) bool { return w.need.Add(-n) <= 0 }
