@@ -692,6 +692,9 @@ func (m *Manager) CleanOnce(ctx context.Context) (cleaned bool, err error) {
 	for l := range m.Logs() {
 		c, ok, err := l.cleanable()
 		if err != nil {
+			if diskFailed(err) {
+				err = l.ioError("look for something to clean in", err)
+			}
 			m.warn(err, "look for something to clean")
 			continue
 		}
@@ -715,6 +718,9 @@ func (m *Manager) CleanOnce(ctx context.Context) (cleaned bool, err error) {
 		return true, l.parent.checkpointCleaned()
 	case errors.Is(err, errGivenUp), ctx.Err() != nil, isFull(err), isOutOfFiles(err), l.parent.offline() != nil:
 		return false, nil // another time
+	}
+	if diskFailed(err) {
+		return false, l.ioError("clean", err)
 	}
 	l.mu.Lock()
 	closed := l.closed != nil

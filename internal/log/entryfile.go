@@ -411,7 +411,8 @@ func (x *entryFile) slice(e env, from, to int) ([]byte, error) {
 	return x.readLocked(e, from, min(to, x.countLocked()))
 }
 
-// replace sets the entries to those given, in memory and, when there is a file, on disk.
+// replace sets the entries to those given and writes them, durably: nobody may think of it again until the clean stop. On a full
+// disk they stay in memory.
 func (x *entryFile) replace(e env, all []byte) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -420,16 +421,23 @@ func (x *entryFile) replace(e env, all []byte) error {
 	}
 	x.last, x.block = nil, x.block[:0]
 	x.disk, x.tail = 0, slices.Clone(all)
-	if !x.exists {
-		return nil
+	if x.exists {
+		if err := x.resizeLocked(e); err != nil {
+			return err
+		}
 	}
-	if err := x.resizeLocked(e); err != nil {
+	if err := x.spillLocked(e); err != nil {
+		if isFull(err) {
+			return nil
+		}
 		return err
 	}
-	if len(x.tail) >= spillBytes {
-		return x.spillLocked(e)
+	f, err := x.file.acquire(e.files, e.name)
+	if err != nil {
+		return err
 	}
-	return nil
+	defer x.file.release(e.files)
+	return f.Sync()
 }
 
 // close lets go of the file; with forget for good.

@@ -14,6 +14,9 @@ import (
 // errClosed is returned by a log that was closed or deleted.
 var errClosed = errors.New("log is closed")
 
+// errDamaged is wrapped by what finds that a file doesn't hold what it should. Batches have errors of their own, see damaged.
+var errDamaged = errors.New("damaged file")
+
 // ErrNoSuchReplica is wrapped when a Manager doesn't hold the partition.
 var ErrNoSuchReplica = errors.New("no such replica")
 
@@ -62,10 +65,26 @@ func isOutOfFiles(err error) bool {
 }
 
 // passing says whether an I/O error says nothing about the health of the disk: it's full, the process is out of descriptors,
-// the log was closed meanwhile, or the file is shorter than it should be.
+// or the log was closed meanwhile.
 func passing(err error) bool {
-	return isFull(err) || isOutOfFiles(err) || errors.Is(err, errClosed) ||
-		errors.Is(err, fs.ErrClosed) || errors.Is(err, io.ErrUnexpectedEOF)
+	return isFull(err) || isOutOfFiles(err) || errors.Is(err, errClosed) || errors.Is(err, fs.ErrClosed)
+}
+
+// damaged says whether an error tells of what a file holds, and not of the disk: a batch or an index entry that cannot be, or
+// a file that ends too early. It fails whoever needs those bytes, and nobody else.
+func damaged(err error) bool {
+	if errors.Is(err, errDamaged) || errors.Is(err, record.ErrTruncated) || errors.Is(err, record.ErrCorrupt) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return true
+	}
+	_, ok := errors.AsType[*record.Error](err)
+	return ok
+}
+
+// diskFailed says whether an error is the disk's. Who works on files that may be taken away meanwhile asks: a file that is
+// missing is no failure to him.
+func diskFailed(err error) bool {
+	_, ok := errors.AsType[syscall.Errno](err)
+	return ok && !passing(err) && !errors.Is(err, fs.ErrNotExist)
 }
 
 // ignoreDamage is nil for errors that only say that a file doesn't hold what it should.

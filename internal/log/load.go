@@ -66,6 +66,9 @@ func (e *engine) load(tp TopicPartition, dir string, parent *logDir, o loadOptio
 	active.created = e.nowMs()
 	active.jitter = e.jitter(min(o.cfg.SegmentJitter, o.cfg.SegmentAge))
 
+	if err := l.checkTransactions(segs); err != nil {
+		return nil, err
+	}
 	sound := false
 	if active.absent {
 		sound = true

@@ -394,11 +394,14 @@ func (l *Log) usable() error {
 	return nil
 }
 
-// ioError says what an I/O error means: the log directory fails, unless the disk is only full. The caller gets
-// KAFKA_STORAGE_ERROR.
+// ioError says what an error on the log's files means. Damage in a file is CORRUPT_MESSAGE for the caller and nothing else. An
+// error of the disk is KAFKA_STORAGE_ERROR, and the log directory fails, unless the disk is only full.
 func (l *Log) ioError(what string, err error) error {
 	if err == nil {
 		return nil
+	}
+	if damaged(err) {
+		return fmt.Errorf("%s %s in %s: %w: %w", what, l.tp, l.dir.get(), api.ErrCorruptMessage, err)
 	}
 	var wrapped error = &storageError{fmt.Errorf("%s %s in %s: %w", what, l.tp, l.dir.get(), err)}
 	if passing(err) {

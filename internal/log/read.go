@@ -122,20 +122,13 @@ func (l *Log) Read(offset int64, maxBytes int, iso Isolation, minOne bool) (Fetc
 	return f, nil
 }
 
-// readError tells damaged batches, which are the reader's problem, from a disk that fails.
+// readError is ioError for readers. Damage inside a batch has the code that Kafka has for it.
 func (l *Log) readError(err error) error {
-	if err == nil {
-		return nil
-	}
-	if errors.Is(err, record.ErrTruncated) || errors.Is(err, record.ErrCorrupt) {
-		// A batch that claims more bytes than the segment has.
-		return fmt.Errorf("%w: %w", err, api.ErrCorruptMessage)
-	}
-	if e, ok := errors.AsType[*record.Error](err); ok {
-		return fmt.Errorf("read %s: %w", l.tp, recordError(e))
-	}
-	if api.CodeOf(err) != api.CodeUnknownServerError {
+	if err == nil || api.CodeOf(err) != api.CodeUnknownServerError {
 		return err
+	}
+	if e, ok := errors.AsType[*record.Error](err); ok && e.Kind != record.ErrTruncated {
+		return fmt.Errorf("read %s: %w", l.tp, recordError(e))
 	}
 	return l.ioError("read", err)
 }
@@ -346,7 +339,7 @@ func (l *Log) searchBatch(e record.Entry, ts, start int64) (offset, at int64, ok
 				return r.Offset, r.Timestamp, true, nil
 			}
 		}
-		return 0, 0, false, recordError(it.Err())
+		return 0, 0, false, it.Err()
 	}
 	it := e.Legacy().Records(l.e.decomp)
 	for it.Next() {
@@ -354,5 +347,5 @@ func (l *Log) searchBatch(e record.Entry, ts, start int64) (offset, at int64, ok
 			return r.Offset, r.Timestamp, true, nil
 		}
 	}
-	return 0, 0, false, recordError(it.Err())
+	return 0, 0, false, it.Err()
 }

@@ -128,7 +128,7 @@ func (l *Log) recoverSegment(s *segment, point, prevEnd int64, progress func(tot
 		}
 		s.setTimestamps(maxTs, tsLast)
 		s.sinceIndex = math.MaxInt32 // the batch at pos gets its entry again
-		if err := l.replayRange(s, 0, pos); err != nil {
+		if _, err := l.replayRange(s, 0, pos); err != nil {
 			return 0, 0, nil, err
 		}
 	}
@@ -237,12 +237,12 @@ func (l *Log) recoverBatch(e record.Entry, s *segment, at, interval int64) error
 	return nil
 }
 
-// replayRange applies the batches in a part of a segment to the producers.
-func (l *Log) replayRange(s *segment, from, to int64) error {
+// replayRange applies the batches in a part of a segment to the producers and returns the transactions that were aborted there.
+func (l *Log) replayRange(s *segment, from, to int64) (aborted []abortedTxn, err error) {
 	fc := l.e.files
 	f, err := s.open(fc)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer s.release(fc)
 	h := newHeaderScan(f, from, to)
@@ -250,7 +250,7 @@ func (l *Log) replayRange(s *segment, from, to int64) error {
 	for {
 		b, err := h.next()
 		if err != nil {
-			return ignoreDamage(err)
+			return aborted, ignoreDamage(err)
 		}
 		if b.entry.Magic() != 2 || !b.entry.Batch().HasProducer() {
 			continue
@@ -258,11 +258,57 @@ func (l *Log) replayRange(s *segment, from, to int64) error {
 		e := b.entry
 		if e.Batch().IsControl() {
 			if e, err = h.whole(b); err != nil {
-				return err
+				return nil, err
 			}
 		}
-		l.replayBatch(e.Batch(), s, b.pos)
+		aborted = append(aborted, l.replayBatch(e.Batch(), s, b.pos)...)
 	}
+}
+
+// checkTransactions makes transaction indexes anew that can't be right, or else nobody could read what is committed there.
+// Those of segments that recovery scans are made by it.
+func (l *Log) checkTransactions(segs []*segment) error {
+	for i, s := range segs {
+		if !s.txns.exists {
+			continue
+		}
+		switch _, err := s.txns.load(s.txnEnv(l.e.files)); {
+		case err == nil:
+			if i < len(segs)-1 {
+				s.txns.forget()
+			}
+			continue
+		case !damaged(err):
+			return err
+		default:
+			l.e.logger.Warn("a damaged transaction index is made anew", "partition", l.tp.String(), "segment", s.name(suffixLog).path(), "err", err)
+		}
+		// A log of the same files tells how the producers stood before the segment and what became of them in it.
+		past := &Log{e: l.e, tp: l.tp, name: l.name, snapshots: l.snapshots, start: l.start, hw: position{offset: maxOffset}}
+		past.dir.set(l.dir.get())
+		past.segments.Store(&segs)
+		from, err := past.loadSnapshot(s.base)
+		l.snapshots = past.snapshots
+		if err != nil {
+			return err
+		}
+		if err := past.replay(from, s.base); err != nil {
+			return err
+		}
+		size, err := s.bytes(l.e.files)
+		if err != nil {
+			return err
+		}
+		aborted, err := past.replayRange(s, 0, size)
+		if err != nil {
+			return err
+		}
+		if err := s.txns.replace(s.txnEnv(l.e.files), aborted); err != nil {
+			return err
+		}
+		l.touched = true
+	}
+	return nil
 }
 
 // recoveryStart is where to begin scanning a segment, 0 or the position of the last index entry below the recovery point, with

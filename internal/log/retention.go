@@ -129,13 +129,14 @@ func (l *Log) deleteWhere(reason string, rule func(s, next *segment) (bool, erro
 		}
 		segs = l.segs()
 	}
+	// The start moves first: a reader below it is told so, and finds no hole.
+	if err := l.incrementStart(segs[n].base, "segment deletion"); err != nil {
+		return 0, err
+	}
 	if err := l.dropFirst(segs, n); err != nil {
 		return 0, l.ioError("delete segments of", err)
 	}
 	l.e.logger.Info("segments deleted", "partition", l.tp.String(), "segments", n, "reason", reason, "log_start_offset", segs[n].base)
-	if err := l.incrementStart(segs[n].base, "segment deletion"); err != nil {
-		return n, err
-	}
 	return n, nil
 }
 

@@ -399,8 +399,8 @@ func (s *segment) findFrom(fc *fileCache, pos, size, offset int64) (b batchHeade
 	}
 }
 
-// firstTimestamp is the largest timestamp of the first batch, by which the segment's age is counted; -1 when it is empty or
-// has none.
+// firstTimestamp is the largest timestamp of the first batch, by which the segment's age is counted; -1 when it is empty, has
+// none or is damaged there.
 func (s *segment) firstTimestamp(fc *fileCache) (int64, error) {
 	if s.firstTs != unknownTs {
 		return s.firstTs, nil
@@ -419,11 +419,14 @@ func (s *segment) firstTimestamp(fc *fileCache) (int64, error) {
 	defer s.release(fc)
 	h := newHeaderScan(f, 0, size)
 	defer h.close()
-	b, err := h.next()
-	if err != nil {
+	switch b, err := h.next(); {
+	case err == nil:
+		s.firstTs = b.entry.MaxTimestamp()
+	case damaged(err):
+		s.firstTs = record.NoTimestamp
+	default:
 		return -1, fmt.Errorf("%s: %w", s.name(suffixLog).path(), err)
 	}
-	s.firstTs = b.entry.MaxTimestamp()
 	return s.firstTs, nil
 }
 
@@ -512,8 +515,29 @@ func (s *segment) pointsAtBatch(fc *fileCache, pos, size, last int64) (bool, err
 	return b.last == last, nil
 }
 
-// rebuildIndexes makes offset and time index anew from the batch headers. ts is held.
+// behind cuts entries of the offset index to begin with the first one beyond pos that points at a batch; nil if none does.
+func (s *segment) behind(fc *fileCache, entries []byte, pos, size int64) ([]byte, error) {
+	for tries := 1000; tries > 0 && len(entries) >= indexEntrySize; entries = entries[indexEntrySize:] {
+		rel, p := indexEntry(entries)
+		if int64(p) <= pos {
+			continue
+		}
+		tries-- // one that doesn't may cost a walk to the end
+		if ok, err := s.pointsAtBatch(fc, int64(p), size, s.base+int64(rel)); ok || err != nil {
+			return entries, err
+		}
+	}
+	return nil, nil
+}
+
+// rebuildIndexes makes offset and time index anew from the batch headers. What lies behind damage is found by the old offset
+// index, and so stays within reach. ts is held.
 func (s *segment) rebuildIndexes(fc *fileCache, size, interval int64) error {
+	old, err := s.index.entries(s.indexEnv(fc))
+	if err != nil {
+		return err
+	}
+	old = old[:plausiblePrefix(old, size)*indexEntrySize]
 	f, err := s.open(fc)
 	if err != nil {
 		return err
@@ -537,7 +561,15 @@ func (s *segment) rebuildIndexes(fc *fileCache, size, interval int64) error {
 			if err := ignoreDamage(err); err != nil {
 				return err
 			}
-			break
+			if old, err = s.behind(fc, old, h.pos, size); err != nil {
+				return err
+			}
+			if old == nil {
+				break
+			}
+			_, pos := indexEntry(old)
+			h.pos, since = int64(pos), math.MaxInt64 // only an entry leads there
+			continue
 		}
 		if ts := b.entry.MaxTimestamp(); ts > maxTs {
 			maxTs, maxTsLast = ts, b.last

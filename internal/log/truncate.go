@@ -75,6 +75,14 @@ func (l *Log) truncate(offset int64) error {
 	l.truncated++
 	l.touched = true
 	err := func() error {
+		// Damage where the cut would be must be found before anything is removed.
+		b, ok, err := seg.find(fc, offset)
+		if err != nil {
+			return err
+		}
+		if _, err := seg.txns.load(seg.txnEnv(fc)); err != nil {
+			return err
+		}
 		// What is removed must not come back behind what is appended next, and neither must bytes that are cut: recovery
 		// couldn't tell them from the new ones. Kafka doesn't sync here.
 		if err := l.removeSegments(newestFirst(later), 0); err != nil {
@@ -84,10 +92,6 @@ func (l *Log) truncate(offset int64) error {
 			return err
 		}
 		if err := l.e.fs.SyncDir(l.dir.get()); err != nil {
-			return err
-		}
-		b, ok, err := seg.find(fc, offset)
-		if err != nil {
 			return err
 		}
 		pos := b.pos

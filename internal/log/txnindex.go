@@ -39,7 +39,7 @@ func decodeTxnIndex(b []byte, base int64) ([]abortedTxn, error) {
 	out := make([]abortedTxn, 0, len(b)/txnEntrySize)
 	for ; len(b) >= txnEntrySize; b = b[txnEntrySize:] {
 		if v := int16(binary.BigEndian.Uint16(b)); v != 0 {
-			return nil, fmt.Errorf("transaction index entry %d has version %d, want 0", len(out), v)
+			return nil, fmt.Errorf("transaction index entry %d has version %d, want 0: %w", len(out), v, errDamaged)
 		}
 		t := abortedTxn{
 			producerID:       int64(binary.BigEndian.Uint64(b[2:])),
@@ -48,7 +48,7 @@ func decodeTxnIndex(b []byte, base int64) ([]abortedTxn, error) {
 			lastStableOffset: int64(binary.BigEndian.Uint64(b[26:])),
 		}
 		if t.lastOffset < base {
-			return nil, fmt.Errorf("transaction index entry %d ends at %d, below the segment's base %d", len(out), t.lastOffset, base)
+			return nil, fmt.Errorf("transaction index entry %d ends at %d, below the segment's base %d: %w", len(out), t.lastOffset, base, errDamaged)
 		}
 		out = append(out, t)
 	}
@@ -192,6 +192,13 @@ func (x *txnIndex) sync(e env) error {
 	}
 	defer x.file.release(e.files)
 	return f.Sync()
+}
+
+// forget makes the entries be read again when they are needed. All must be on disk.
+func (x *txnIndex) forget() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.all, x.disk, x.loaded = nil, 0, false
 }
 
 func (x *txnIndex) close(fc *fileCache, forget bool) { x.file.close(fc, forget) }
