@@ -80,6 +80,8 @@ type Core struct {
 	committed, stable int64
 	// transaction is the offset of the BeginTransactionRecord of the open transaction, or -1.
 	transaction int64
+	// unsettled is nil unless there is a transaction whose end isn't known to be committed.
+	unsettled *unsettled
 	// empty is whether the log has no record yet.
 	empty *timeline.Value[bool]
 	dead  bool
@@ -96,6 +98,19 @@ type waiter struct {
 	req    kmsg.Request
 	resp   kmsg.Response
 	reply  Reply
+}
+
+// unsettled is what was replayed since the first transaction began whose end isn't known to be committed. Within a transaction
+// there are no offsets to go back to: when leadership is lost, the part that is committed is replayed again.
+type unsettled struct {
+	begin   int64 // the offset of that transaction's begin
+	end     int64 // and that of the last end of one, once there is an end
+	records []placedRecord
+}
+
+type placedRecord struct {
+	message message.Message
+	offset  int64
 }
 
 // task is something that the active controller does from time to time.
@@ -132,7 +147,7 @@ func (c *Core) reset() {
 	c.tokens = newTokens(c)
 	c.producerIDs = newProducerIDs(c)
 	c.empty = timeline.NewValue(c.registry, true)
-	c.committed, c.stable, c.transaction = -1, -1, -1
+	c.committed, c.stable, c.transaction, c.unsettled = -1, -1, -1, nil
 }
 
 // Tracker is where heartbeats are noted when they arrive.
@@ -314,8 +329,12 @@ func (c *Core) HandleCommit(now time.Time, base, last int64, records []message.V
 
 func (c *Core) advanceStable() {
 	stable := c.committed
-	if c.transaction >= 0 {
-		stable = min(stable, c.transaction-1)
+	if u := c.unsettled; u != nil {
+		if c.transaction < 0 && u.end <= c.committed {
+			c.unsettled = nil
+		} else {
+			stable = min(stable, u.begin-1)
+		}
 	}
 	if stable <= c.stable {
 		return
@@ -423,9 +442,19 @@ func (c *Core) renounce() {
 	c.cluster.deactivate()
 	if oldest, ok := c.registry.Oldest(); ok {
 		c.registry.Revert(oldest)
-		if c.transaction < 0 || c.transaction > c.committed {
-			c.transaction = -1
-			c.registry.DeleteUpTo(timeline.Latest)
+		c.registry.DeleteUpTo(timeline.Latest)
+	}
+	u := c.unsettled
+	c.transaction, c.unsettled = -1, nil
+	if u != nil {
+		for _, r := range u.records {
+			if r.offset > c.committed {
+				break
+			}
+			if err := c.replay(r.message, r.offset); err != nil {
+				c.die(fmt.Errorf("replay %s at offset %d again: %w", r.message.MessageName(), r.offset, err))
+				break
+			}
 		}
 	}
 	waiting := c.waiting
@@ -451,6 +480,12 @@ func (c *Core) die(err error) {
 
 // replay applies a record. It is the only thing that changes state.
 func (c *Core) replay(m message.Message, offset int64) error {
+	if _, begins := m.(*message.BeginTransactionRecord); begins && c.unsettled == nil {
+		c.unsettled = &unsettled{begin: offset}
+	}
+	if c.unsettled != nil {
+		c.unsettled.records = append(c.unsettled.records, placedRecord{m, offset})
+	}
 	if _, begins := m.(*message.BeginTransactionRecord); !begins && c.empty.Get() {
 		c.empty.Set(false)
 	}
@@ -500,9 +535,9 @@ func (c *Core) replay(m message.Message, offset int64) error {
 		c.registry.Snapshot(offset - 1)
 		c.transaction = offset
 	case *message.EndTransactionRecord:
-		return c.endTransaction(false)
+		return c.endTransaction(offset, false)
 	case *message.AbortTransactionRecord:
-		return c.endTransaction(true)
+		return c.endTransaction(offset, true)
 	case *message.RemoveDelegationTokenRecord:
 		c.tokens.replayRemove(r)
 	case *message.RegisterControllerRecord:
@@ -517,7 +552,7 @@ func (c *Core) replay(m message.Message, offset int64) error {
 	return nil
 }
 
-func (c *Core) endTransaction(abort bool) error {
+func (c *Core) endTransaction(offset int64, abort bool) error {
 	if c.transaction < 0 {
 		return errors.New("there is no open transaction")
 	}
@@ -528,7 +563,7 @@ func (c *Core) endTransaction(abort bool) error {
 		}
 		c.registry.Revert(at)
 	}
-	c.transaction = -1
+	c.transaction, c.unsettled.end = -1, offset
 	if !c.Active() {
 		c.registry.DeleteUpTo(timeline.Latest) // a standby holds only what is committed
 	}

@@ -83,3 +83,6 @@ func orNull(s *string) string {
 	}
 	return *s
 }
+
+// Committed is the last offset known to be committed.
+func (c *Core) Committed() int64 { return c.committed }
