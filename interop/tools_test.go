@@ -1,16 +1,12 @@
 package interop
 
 import (
-	"bufio"
 	"context"
-	"encoding/base64"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -20,87 +16,6 @@ import (
 
 	"gregor/interop/kafka"
 )
-
-// toolbox is a process that runs Kafka's tools one after the other.
-type toolbox struct {
-	in   *bufio.Writer
-	out  *bufio.Scanner
-	kill func()
-}
-
-var compileTools = sync.OnceValues(func() (string, error) {
-	classes := filepath.Join(kafka.Root(), ".cache", "interop", "classes")
-	if err := os.MkdirAll(classes, 0o755); err != nil {
-		return "", err
-	}
-	cmd := exec.Command("javac", "-d", classes, "-cp", filepath.Join(kafka.Home(), "libs", "*"),
-		filepath.Join(kafka.Root(), "interop", "java", "Tools.java"))
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("compile the runner of Kafka's tools (scripts/setup-interop installs a JDK): %w\n%s", err, out)
-	}
-	return classes, nil
-})
-
-func newToolbox(tb testing.TB) *toolbox {
-	tb.Helper()
-	kafka.Setup(tb)
-	classes, err := compileTools()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	cmd := kafka.Command(ctx, classes, "256m", "Tools")
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		in.Close()
-		cancel()
-		cmd.Wait()
-	})
-	box := &toolbox{in: bufio.NewWriter(in), out: bufio.NewScanner(out), kill: cancel}
-	box.out.Buffer(nil, 64<<20)
-	return box
-}
-
-// run runs a tool of kafka.Tools to its end.
-func (b *toolbox) run(stdin, tool string, args ...string) (code int, stdout, stderr string, err error) {
-	class, ok := kafka.Tools[tool]
-	if !ok {
-		return 0, "", "", fmt.Errorf("no tool %q", tool)
-	}
-	b.in.WriteString(strings.Join(append([]string{base64.StdEncoding.EncodeToString([]byte(stdin)), class}, args...), "\t") + "\n")
-	if err := b.in.Flush(); err != nil {
-		return 0, "", "", err
-	}
-	// A tool that does not end takes its runner with it.
-	end := time.AfterFunc(time.Minute, b.kill)
-	defer end.Stop()
-	if !b.out.Scan() {
-		return 0, "", "", fmt.Errorf("the runner of tools is gone: %v", b.out.Err())
-	}
-	parts := strings.Split(b.out.Text(), "\t")
-	if len(parts) != 3 {
-		return 0, "", "", fmt.Errorf("unexpected output %q", b.out.Text())
-	}
-	if code, err = strconv.Atoi(parts[0]); err != nil {
-		return 0, "", "", err
-	}
-	o, err := base64.StdEncoding.DecodeString(parts[1])
-	if err != nil {
-		return 0, "", "", err
-	}
-	e, err := base64.StdEncoding.DecodeString(parts[2])
-	return code, string(o), string(e), err
-}
 
 // toolScript are commands as one types them, with BOOTSTRAP for the node's address and DIR for a directory of files. What comes
 // before a "|" goes to the tool's standard input, where "\n" ends a line and "\t" is a tab.
@@ -263,7 +178,7 @@ func TestTools(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	boxes := map[*side]*toolbox{p.gregor: newToolbox(t), p.kafka: newToolbox(t)}
+	boxes := map[*side]*kafka.Toolbox{p.gregor: kafka.NewToolbox(t), p.kafka: kafka.NewToolbox(t)}
 	n := 0
 	for line := range strings.Lines(strings.TrimSpace(toolScript)) {
 		line = strings.TrimSpace(line)
@@ -291,7 +206,7 @@ func TestTools(t *testing.T) {
 			for i := range args {
 				args[i] = strings.ReplaceAll(strings.ReplaceAll(args[i], "BOOTSTRAP", s.addr), "DIR", dir)
 			}
-			code, stdout, stderr, err := boxes[s].run(stdin, words[0], args...)
+			code, stdout, stderr, err := boxes[s].Run(stdin, words[0], args...)
 			if err != nil {
 				t.Errorf("%s: %s: %v", s.name, line, err)
 				return

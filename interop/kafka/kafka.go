@@ -9,6 +9,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -150,12 +151,16 @@ func Must(tb testing.TB, stdin, name string, args ...string) string {
 	return o
 }
 
-// FreePorts finds n free TCP ports on the loopback interface.
+// FreePorts finds n free TCP ports on the loopback interface. They lie below those that the system gives to connections, so that
+// none is taken while its node is down.
 func FreePorts(tb testing.TB, n int) []int {
 	tb.Helper()
 	var ports []int
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	for len(ports) < n {
+		l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(10000+rand.IntN(22000)))
+		if errors.Is(err, syscall.EADDRINUSE) {
+			continue
+		}
 		if err != nil {
 			tb.Fatal(err)
 		}
@@ -172,6 +177,7 @@ type Node struct {
 	Addr string
 	cmd  *exec.Cmd
 	log  *os.File
+	from int64 // where the log of this start begins
 	done chan error
 }
 
@@ -216,17 +222,24 @@ func WriteProperties(tb testing.TB, dir, properties string) {
 // killed at the end of the test if it still runs.
 func Start(tb testing.TB, dir, addr string) *Node {
 	tb.Helper()
+	n := Launch(tb, dir, addr, "512m")
+	n.Await(tb)
+	return n
+}
+
+// Launch is Start that does not wait: a node of a quorum is up only when others are. heap is the size of the JVM's.
+func Launch(tb testing.TB, dir, addr, heap string) *Node {
+	tb.Helper()
 	Setup(tb)
 	logFile, err := os.OpenFile(filepath.Join(dir, "kafka.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	n := &Node{Dir: dir, Addr: addr, log: logFile, done: make(chan error, 1)}
-	from, err := logFile.Seek(0, 2)
-	if err != nil {
+	if n.from, err = logFile.Seek(0, 2); err != nil {
 		tb.Fatal(err)
 	}
-	n.cmd = Command(context.Background(), "", "512m", "kafka.Kafka", filepath.Join(dir, "server.properties"))
+	n.cmd = Command(context.Background(), "", heap, "kafka.Kafka", filepath.Join(dir, "server.properties"))
 	n.cmd.Args = slices.Replace(n.cmd.Args, 4, 5, "-Dlog4j2.level=INFO")
 	n.cmd.Stdout, n.cmd.Stderr = logFile, logFile
 	if err := n.cmd.Start(); err != nil {
@@ -234,23 +247,29 @@ func Start(tb testing.TB, dir, addr string) *Node {
 	}
 	go func() { n.done <- n.cmd.Wait() }()
 	tb.Cleanup(n.Kill)
+	return n
+}
+
+// Await waits until a launched node is up.
+func (n *Node) Await(tb testing.TB) {
+	tb.Helper()
 	deadline := time.Now().Add(2 * time.Minute)
 	for {
-		text, err := os.ReadFile(logFile.Name())
+		text, err := os.ReadFile(n.log.Name())
 		if err != nil {
 			tb.Fatal(err)
 		}
-		if bytes.Contains(text[from:], []byte("Kafka Server started")) {
-			return n
+		if bytes.Contains(text[n.from:], []byte("Kafka Server started")) {
+			return
 		}
 		select {
 		case err := <-n.done:
 			n.done <- err
-			tb.Fatalf("kafka in %s ended while starting: %v\n%s", dir, err, tail(text[from:]))
+			tb.Fatalf("kafka in %s ended while starting: %v\n%s", n.Dir, err, tail(text[n.from:]))
 		case <-time.After(50 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {
-			tb.Fatalf("kafka in %s is not up after two minutes\n%s", dir, tail(text[from:]))
+			tb.Fatalf("kafka in %s is not up after two minutes\n%s", n.Dir, tail(text[n.from:]))
 		}
 	}
 }
@@ -263,6 +282,22 @@ func (n *Node) Log(tb testing.TB) string {
 		tb.Fatal(err)
 	}
 	return string(b)
+}
+
+// Freeze stops the process where it is, with its connections open; Thaw lets it go on.
+func (n *Node) Freeze(tb testing.TB) {
+	tb.Helper()
+	if err := n.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// Thaw lets a frozen process go on.
+func (n *Node) Thaw(tb testing.TB) {
+	tb.Helper()
+	if err := n.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		tb.Fatal(err)
+	}
 }
 
 // Stop ends the node as an operator would, and fails the test if it does not end.

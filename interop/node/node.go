@@ -60,6 +60,14 @@ type Node struct {
 // The node is killed at the end of the test if it still runs.
 func Start(tb testing.TB, dir, addr string, args ...string) *Node {
 	tb.Helper()
+	n := Launch(tb, dir, addr, args...)
+	n.Await(tb)
+	return n
+}
+
+// Launch is Start that does not wait.
+func Launch(tb testing.TB, dir, addr string, args ...string) *Node {
+	tb.Helper()
 	logFile, err := os.OpenFile(filepath.Join(dir, "gregor.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		tb.Fatal(err)
@@ -72,21 +80,27 @@ func Start(tb testing.TB, dir, addr string, args ...string) *Node {
 	}
 	go func() { n.done <- n.cmd.Wait() }()
 	tb.Cleanup(n.Kill)
+	return n
+}
+
+// Await waits until a launched node accepts connections.
+func (n *Node) Await(tb testing.TB) {
+	tb.Helper()
 	deadline := time.Now().Add(time.Minute)
 	for {
-		c, err := net.Dial("tcp", addr)
+		c, err := net.Dial("tcp", n.Addr)
 		if err == nil {
 			c.Close()
-			return n
+			return
 		}
 		select {
 		case err := <-n.done:
 			n.done <- err
-			tb.Fatalf("gregor in %s ended while starting: %v\n%s", dir, err, n.Log(tb))
+			tb.Fatalf("gregor in %s ended while starting: %v\n%s", n.Dir, err, n.Log(tb))
 		case <-time.After(5 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {
-			tb.Fatalf("gregor in %s does not listen on %s after a minute\n%s", dir, addr, n.Log(tb))
+			tb.Fatalf("gregor in %s does not listen on %s after a minute\n%s", n.Dir, n.Addr, n.Log(tb))
 		}
 	}
 }
@@ -103,6 +117,22 @@ func (n *Node) Log(tb testing.TB) string {
 
 // PID is the process id.
 func (n *Node) PID() int { return n.cmd.Process.Pid }
+
+// Freeze stops the process where it is, with its connections open; Thaw lets it go on.
+func (n *Node) Freeze(tb testing.TB) {
+	tb.Helper()
+	if err := n.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// Thaw lets a frozen process go on.
+func (n *Node) Thaw(tb testing.TB) {
+	tb.Helper()
+	if err := n.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		tb.Fatal(err)
+	}
+}
 
 // Stop ends the node as an operator would, and fails the test unless it ends well.
 func (n *Node) Stop(tb testing.TB) {

@@ -1,0 +1,12 @@
+// Package quorum tests metadata quorums in which gregor and the real Kafka 4.4.0 sit side by side.
+//
+//	mixed_test.go       each kind leads, is killed, comes back by log and by snapshot, beside the other
+//	membership_test.go  voters are added and removed across kinds, join by themselves, and move into the log
+//	replace_test.go     a Kafka quorum becomes gregor's node by node on the same directories, and goes back
+//	tools_test.go       Kafka's tools get the same answers whichever kind is the controller and whichever the broker
+//	content_test.go     Kafka's tools read what gregor wrote; logs and snapshots of all nodes say the same
+//
+// cluster_test.go starts and stops the nodes of a cluster, churn_test.go creates and deletes topics all along and knows which
+// must be there. At the end compare_test.go compares the directories of all nodes: logs byte for byte, and every snapshot with
+// what the log before it says.
+package quorum
