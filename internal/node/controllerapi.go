@@ -13,6 +13,7 @@ import (
 
 	"gregor/internal/api"
 	"gregor/internal/controller"
+	"gregor/internal/log"
 	"gregor/internal/metadata"
 	"gregor/internal/network"
 	"gregor/internal/raft"
@@ -69,6 +70,9 @@ func controllerKeys() []api.Key { return slices.Sorted(maps.Keys(controllerHandl
 func (c *controllerAPI) Handle(r *network.Request) {
 	defer func() {
 		if v := recover(); v != nil {
+			if _, ok := v.(*log.Broken); ok {
+				panic(v)
+			}
 			c.n.logger.Error("panic in a controller request", slog.String("api", r.Key.String()), slog.Int("version", int(r.Version)),
 				slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
 			defer func() { _ = recover() }() // it may have been answered before

@@ -1,0 +1,84 @@
+package node
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"gregor/client"
+	"gregor/internal/await"
+)
+
+const combined = "broker,controller"
+
+// TestKilledNodes kills nodes that are controller and broker at once, as kill -9 does. Sessions are far longer than the test
+// waits: what is found out is found out by evidence.
+func TestKilledNodes(t *testing.T) {
+	p := newProcs(t, "broker.session.timeout.ms=600000\ndefault.replication.factor=3\n", combined, combined, combined)
+	p.start(1, 2, 3)
+	all := p.client(1, 2, 3)
+	p.brokers(all, 3)
+	for round := range 3 {
+		topic := fmt.Sprint("t-", round)
+		if _, err := all.CreateTopics(t.Context(), []client.TopicSpec{{Name: topic, Partitions: 30, ReplicationFactor: 3}}, false); err != nil {
+			t.Fatal(err)
+		}
+		active := p.activeController(all, 0)
+		victim := active
+		if round == 1 {
+			victim = p.others(active)[0]
+		}
+		rest := p.others(victim)
+		c := p.client(rest...)
+		p.brokers(c, 3)
+		begin := time.Now()
+		p.nodes[victim].kill()
+		p.create(c, rest[0], fmt.Sprint("after-", round))
+		created := time.Since(begin)
+		p.leadersAmong(c, int32(rest[0]), topic, rest)
+		t.Logf("round %d: killed node %d, active controller was %d: a topic created after %v, new leaders after %v", round, victim, active, created, time.Since(begin))
+
+		// Its next life is let in at once.
+		begin = time.Now()
+		p.start(victim)
+		p.brokers(c, 3)
+		t.Logf("round %d: back after %v", round, time.Since(begin))
+	}
+}
+
+// create creates a topic through one broker, again until that works.
+func (p *procs) create(c *client.Client, broker int, name string) {
+	p.t.Helper()
+	node := int32(broker)
+	await.True(p.t, "topic "+name+" created", func() bool {
+		q := kmsg.NewPtrCreateTopicsRequest()
+		topic := kmsg.NewCreateTopicsRequestTopic()
+		topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, 1, 1
+		q.Topics, q.TimeoutMillis = append(q.Topics, topic), 30_000
+		resp, err := c.Raw(p.t.Context(), &node, q)
+		return err == nil && resp.(*kmsg.CreateTopicsResponse).Topics[0].ErrorCode == 0
+	})
+}
+
+// leadersAmong waits until a broker knows leaders of all partitions, among those given.
+func (p *procs) leadersAmong(c *client.Client, broker int32, topic string, ids []int) {
+	p.t.Helper()
+	await.True(p.t, "new leaders", func() bool {
+		m, err := p.topic(p.t.Context(), c, broker, topic)
+		if err != nil || len(m.Partitions) == 0 {
+			return false
+		}
+		for _, x := range m.Partitions {
+			found := false
+			for _, id := range ids {
+				found = found || x.Leader == int32(id)
+			}
+			if !found {
+				return false
+			}
+		}
+		return true
+	})
+}
