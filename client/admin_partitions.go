@@ -56,10 +56,11 @@ func (c *Client) ElectLeaders(ctx context.Context, kind ElectionType, tps []Topi
 }
 
 // ReassignPartitions gives partitions new replicas, the preferred leader first. It only begins the move; ListReassignments says
-// what is under way. Nil replicas cancel the move of a partition.
-func (c *Client) ReassignPartitions(ctx context.Context, replicas map[TopicPartition][]int32) ([]PartitionResult, error) {
+// what is under way. Nil replicas cancel the move of a partition. With keepFactor the cluster refuses to change how many replicas a
+// partition has, if it is of 4.1 or later.
+func (c *Client) ReassignPartitions(ctx context.Context, replicas map[TopicPartition][]int32, keepFactor bool) ([]PartitionResult, error) {
 	req := kmsg.NewPtrAlterPartitionAssignmentsRequest()
-	req.TimeoutMillis, req.AllowReplicationFactorChange = c.timeoutMillis(), true
+	req.TimeoutMillis, req.AllowReplicationFactorChange = c.timeoutMillis(), !keepFactor
 	var tps []TopicPartition
 	for tp := range replicas {
 		tps = append(tps, tp)

@@ -138,6 +138,14 @@ func (c *Client) RemoveVoter(ctx context.Context, id int32, directory UUID) erro
 	return final
 }
 
+// UnregisterController makes the cluster forget the registration of a controller that is no voter any more.
+func (c *Client) UnregisterController(ctx context.Context, id int32) error {
+	req := kmsg.NewPtrUnregisterControllerRequest()
+	req.ControllerID = id
+	_, err := ask(ctx, c, toAny, req, func(r *kmsg.UnregisterControllerResponse) error { return errorOf(r.ErrorCode, r.ErrorMessage) })
+	return err
+}
+
 // elsewhere returns err if another node must be asked, and else keeps it as the last word: a change of the voters that timed out
 // may still happen, and asking for it again would only get an error that hides that.
 func elsewhere(err error, final *error) error {

@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"text/tabwriter"
@@ -19,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"gregor/client"
+	"gregor/internal/config"
 )
 
 // connection are the flags of commands that talk to a cluster.
@@ -27,6 +29,10 @@ type connection struct {
 	timeout  time.Duration
 	clientID string
 	verbose  bool
+	// Where the command can also be carried out by controllers:
+	controllers   string
+	commandConfig string
+	byBroker      func() bool // --bootstrap-server was given
 }
 
 // connectFlags adds them to a command and those below it.
@@ -44,13 +50,70 @@ func connectFlags(cmd *cobra.Command) *connection {
 	return c
 }
 
+// controllerFlags adds what the commands have that controllers can carry out too.
+func (c *connection) controllerFlags(cmd *cobra.Command) {
+	f := cmd.PersistentFlags()
+	f.StringVar(&c.controllers, "bootstrap-controller", "", "instead of brokers, some controllers of the cluster, `host:port,...`")
+	c.configFlag(cmd)
+	c.byBroker = func() bool { return f.Changed("bootstrap-server") }
+}
+
+// configFlag adds the properties file that Kafka's tools take.
+func (c *connection) configFlag(cmd *cobra.Command) {
+	cmd.PersistentFlags().StringVar(&c.commandConfig, "command-config", "", "a properties `file` with settings of the client, as Kafka's tools take it")
+}
+
+// readCommandConfig takes from a properties file what the client has. What would make the connection less safe than the file
+// wants is an error; the rest is tuning of another client.
+func (c *connection) readCommandConfig() error {
+	if c.commandConfig == "" {
+		return nil
+	}
+	text, err := os.ReadFile(c.commandConfig)
+	if err != nil {
+		return err
+	}
+	p, err := config.ParseProperties(c.commandConfig, text)
+	if err != nil {
+		return err
+	}
+	get := func(key string) string {
+		v, _ := p.Get(key)
+		return strings.TrimSpace(v)
+	}
+	if v := get("security.protocol"); v != "" && !strings.EqualFold(v, "PLAINTEXT") {
+		return fmt.Errorf("%s: security.protocol=%s: these tools only speak PLAINTEXT", c.commandConfig, v)
+	}
+	if v := get("client.id"); v != "" {
+		c.clientID = v
+	}
+	if v := get("default.api.timeout.ms"); v != "" {
+		ms, err := strconv.ParseInt(v, 10, 32)
+		if err != nil || ms <= 0 {
+			return fmt.Errorf("%s: default.api.timeout.ms=%s is no number of milliseconds", c.commandConfig, v)
+		}
+		c.timeout = time.Duration(ms) * time.Millisecond
+	}
+	return nil
+}
+
 func (c *connection) open(e *Env) (*client.Client, error) {
+	seeds, controllers := c.servers, c.controllers != ""
+	if controllers {
+		if c.byBroker() {
+			return nil, errors.New("name either brokers with --bootstrap-server or controllers with --bootstrap-controller, not both")
+		}
+		seeds = c.controllers
+	}
+	if err := c.readCommandConfig(); err != nil {
+		return nil, err
+	}
 	h := &noticeHandler{w: e.Stderr, level: slog.LevelWarn, seen: map[string]bool{}}
 	if c.verbose {
 		h.level, h.seen = slog.LevelDebug, nil
 	}
 	return client.New(client.Options{
-		Seeds: []string{c.servers}, ClientID: c.clientID, Timeout: c.timeout, Logger: slog.New(h),
+		Seeds: []string{seeds}, Controllers: controllers, ClientID: c.clientID, Timeout: c.timeout, Logger: slog.New(h),
 		RequestTimeout: min(c.timeout, 30*time.Second), ConnectTimeout: min(c.timeout, 10*time.Second),
 	})
 }
@@ -177,6 +240,14 @@ func (f *failures) add(what string, err error) {
 }
 
 func (f failures) err() error { return errors.Join(f...) }
+
+// readFile is the contents of a file, or standard input for "-".
+func readFile(e *Env, name string) ([]byte, error) {
+	if name == "-" {
+		return io.ReadAll(e.Stdin)
+	}
+	return os.ReadFile(name)
+}
 
 // confirm asks a person; programs are not asked and must say --yes.
 func confirm(e *Env, yes bool, question string) error {

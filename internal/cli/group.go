@@ -432,33 +432,11 @@ func resetPartitions(ctx context.Context, cl *client.Client, o *resetOptions, co
 	if o.all {
 		return sortedPartitions(committed), nil
 	}
-	var tps []client.TopicPartition
-	for _, arg := range o.topics {
-		name, some, ok := strings.Cut(arg, ":")
-		if ok {
-			for _, p := range strings.Split(some, ",") {
-				n, err := strconv.ParseInt(p, 10, 32)
-				if err != nil {
-					return nil, fmt.Errorf("--topic %q: %q is no partition", arg, p)
-				}
-				tps = append(tps, client.TopicPartition{Topic: name, Partition: int32(n)})
-			}
-			continue
-		}
-		m, err := cl.Metadata(ctx, []string{name})
-		if err != nil {
-			return nil, err
-		}
-		for _, t := range m.Topics {
-			if t.Err != nil {
-				return nil, fmt.Errorf("topic %s: %w", t.Name, t.Err)
-			}
-			for _, p := range t.Partitions {
-				tps = append(tps, client.TopicPartition{Topic: name, Partition: p.ID})
-			}
-		}
+	args, err := parsePartitionArgs(o.topics)
+	if err != nil {
+		return nil, fmt.Errorf("--topic %w", err)
 	}
-	return tps, nil
+	return namedPartitions(ctx, cl, args)
 }
 
 // resetTargets finds the new offsets, held within what there is.
