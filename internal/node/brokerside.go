@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"golang.org/x/sys/unix"
 
 	"gregor/internal/broker"
@@ -43,8 +44,10 @@ func (n *Node) startBroker(ctx context.Context) error {
 	}
 	n.enter(telemetry.Registration)
 	n.assigner = broker.NewDirectoryAssigner(n.cfg.NodeID, n.lifecycle.Epoch, forwarder{n}, n.o.Clock, n.logger)
-	n.replicas = replica.New(replica.Options{NodeID: n.cfg.NodeID, Logs: n.logs, Config: n.live, Logger: n.logger, Rand: n.rand.generator(),
-		AssignDirectory: n.assigner.Assign})
+	n.replicas = replica.New(replica.Options{NodeID: n.cfg.NodeID, Logs: n.logs, Config: n.live, Clock: n.o.Clock, Logger: n.logger,
+		Rand: n.rand.generator(), AssignDirectory: n.assigner.Assign, BrokerEpoch: n.lifecycle.Epoch, AlterPartition: n.alterPartition,
+		Connect: func() replica.Connections { return n.fetcherConnections() }})
+	n.replicas.Start()
 	close(n.storageUp)
 	groups, err := n.groupOptions()
 	if err != nil {
@@ -68,6 +71,17 @@ func (n *Node) startBroker(ctx context.Context) error {
 	}
 	// The controller's word comes before the metadata that it rests on: clients would be told of no broker and no leaders.
 	return n.await(ctx, served.ch)
+}
+
+// alterPartition asks the active controller for changes of ISRs.
+func (n *Node) alterPartition(q *kmsg.AlterPartitionRequest, done func(*kmsg.AlterPartitionResponse, error)) {
+	forwarder{n}.Forward(broker.Client{}, q, n.o.Clock.Now().Add(n.cfg.RequestTimeout), func(resp kmsg.Response, err error) {
+		r, _ := resp.(*kmsg.AlterPartitionResponse)
+		if r == nil && err == nil {
+			err = fmt.Errorf("answer to AlterPartition is a %T", resp)
+		}
+		done(r, err)
+	})
 }
 
 // unfenced closes a channel when the metadata that has been published knows the broker as in service.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"strconv"
@@ -245,6 +246,16 @@ func (n *Node) newPeers() nodePeers {
 		own:     connections(fmt.Sprint(n.cfg.NodeID), quorumBackoffMax),
 		clients: connections(fmt.Sprint(n.cfg.NodeID), quorumBackoffMax),
 	}
+}
+
+// fetcherConnections are the connections of a number of fetchers, one for each leader. What they may have to take is bounded by
+// what they ask for, and by one batch of any size.
+func (n *Node) fetcherConnections() *peer.Peers {
+	return peer.New(peer.Options{
+		Dial: n.dial(), Logger: n.logger.With("component", "fetcher"), Rand: n.rand.generator(),
+		ClientID: fmt.Sprintf("broker-%d-fetcher", n.cfg.NodeID), ConnectTimeout: n.cfg.ReplicaSocketTimeout,
+		BackoffMin: time.Millisecond, BackoffMax: quorumBackoffMax, MaxResponseBytes: math.MaxInt32,
+	})
 }
 
 // quorumBackoffMax bounds the wait between attempts to connect to a controller. It is short, since an election, or the return

@@ -237,8 +237,8 @@ func (m *Manager) Publish(d *metadata.Delta, img *metadata.Image) {
 		m.apply(img, changes.Leaders)
 		m.apply(img, changes.Followers)
 	}
-	if d.Cluster != nil && m.fetchers != nil {
-		m.fetchers.poke()
+	if d.Cluster != nil {
+		m.brokersChanged()
 	}
 	if d.Configs != nil {
 		for res := range d.Configs.Changed {
@@ -349,6 +349,19 @@ func (m *Manager) open(t *Topic, lp metadata.LocalPartition) (*log.Log, error) {
 		m.assign(lp.TopicID, lp.Partition, l.DirID())
 	}
 	return l, nil
+}
+
+// brokersChanged looks again at what depends on which brokers are in service.
+func (m *Manager) brokersChanged() {
+	if m.fetchers != nil {
+		m.fetchers.poke()
+	}
+	if m.alter == nil {
+		return
+	}
+	for _, p := range m.All() {
+		p.letIn()
+	}
 }
 
 // arrange makes fetchers follow the partition, or no longer, as its role is.

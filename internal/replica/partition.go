@@ -342,6 +342,29 @@ func (p *Partition) noteFetch(r *role, by *Reader, spec FetchSpec, leaderEnd int
 	return nil
 }
 
+// letIn proposes that a follower enter the ISR which was kept out only by what the metadata said of its broker.
+func (p *Partition) letIn() {
+	if r := p.role.Load(); !r.leader || len(r.isr) == len(r.replicas) {
+		return
+	}
+	p.stMu.Lock()
+	change := p.expandLocked()
+	p.stMu.Unlock()
+	if change != nil {
+		p.m.alter.submit(p, change)
+	}
+}
+
+func (p *Partition) expandLocked() *proposal {
+	cluster := p.m.image.Load().Cluster
+	for _, id := range p.st.role.replicas {
+		if change := p.st.expand(id, p.log.HighWatermark(), cluster); change != nil {
+			return change
+		}
+	}
+	return nil
+}
+
 // checkISR proposes to take followers that lag out of the ISR.
 func (p *Partition) checkISR() {
 	r := p.role.Load()
@@ -363,7 +386,6 @@ func (p *Partition) checkISR() {
 
 // isrAnswered takes the controller's answer to a proposal, and says whether to ask again.
 func (p *Partition) isrAnswered(change *proposal, a isrAnswer, err *api.Error) (retry bool) {
-	cluster := p.m.image.Load().Cluster
 	p.stMu.Lock()
 	retry, changed := p.st.answered(change, a, err)
 	var next *proposal
@@ -371,11 +393,7 @@ func (p *Partition) isrAnswered(change *proposal, a isrAnswer, err *api.Error) (
 		p.role.Store(p.st.role)
 		p.advanceLocked()
 		if err == nil {
-			for _, id := range p.st.role.replicas {
-				if next = p.st.expand(id, p.log.HighWatermark(), cluster); next != nil {
-					break
-				}
-			}
+			next = p.expandLocked()
 		}
 	}
 	p.stMu.Unlock()
