@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"gregor/internal/api"
+	"gregor/internal/log"
 	"gregor/internal/network"
 )
 
@@ -44,6 +45,9 @@ func later[Q kmsg.Request](f func(b *Broker, r *network.Request, q Q, reply func
 func (b *Broker) Handle(r *network.Request) {
 	defer func() {
 		if v := recover(); v != nil {
+			if _, ok := v.(*log.Broken); ok {
+				panic(v)
+			}
 			b.logger.Error("panic in a request handler", slog.String("api", r.Key.String()), slog.Int("version", int(r.Version)),
 				slog.String("client_id", r.ClientID), slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
 			// The handler may have replied before it failed, and a request ends only once.

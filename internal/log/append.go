@@ -50,10 +50,12 @@ func (l *Log) Append(records []byte, o AppendOptions) (AppendInfo, error) {
 		}
 	}
 
-	l.mu.Lock()
-	info, err := l.appendLeader(records, first, v, o, cfg, nowMs)
-	due := err == nil && !info.Duplicate && l.flushDue(cfg)
-	l.mu.Unlock()
+	info, due, err := func() (AppendInfo, bool, error) {
+		l.mu.Lock()
+		defer l.unlock()
+		info, err := l.appendLeader(records, first, v, o, cfg, nowMs)
+		return info, err == nil && !info.Duplicate && l.flushDue(cfg), err
+	}()
 	if due {
 		err = l.Flush()
 	}
@@ -221,10 +223,12 @@ func (l *Log) AppendFollower(records []byte) (AppendInfo, error) {
 	records = records[:valid]
 	cfg := l.cfg.Load()
 
-	l.mu.Lock()
-	info, err := l.appendFollower(records, cfg)
-	due := err == nil && l.flushDue(cfg)
-	l.mu.Unlock()
+	info, due, err := func() (AppendInfo, bool, error) {
+		l.mu.Lock()
+		defer l.unlock()
+		info, err := l.appendFollower(records, cfg)
+		return info, err == nil && l.flushDue(cfg), err
+	}()
 	if due {
 		err = l.Flush()
 	}

@@ -245,7 +245,7 @@ func (m *Manager) syncFresh(fresh []*Log) {
 // nameIdentity gives partition.metadata its name after the temporary file was synced with others.
 func (l *Log) nameIdentity() error {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	if !l.metaDirty || l.closed != nil {
 		return nil
 	}

@@ -180,7 +180,7 @@ func (l *Log) clean(ctx context.Context, c cleanable, mapBytes int64) (st CleanS
 // lastOfProducers is, for each producer that is remembered, what must not be lost of it.
 func (l *Log) lastOfProducers() map[int64]lastRecord {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	out := make(map[int64]lastRecord, len(l.prod.entries))
 	for id, e := range l.prod.entries {
 		r := lastRecord{epoch: e.epoch, offset: -1}
@@ -615,7 +615,7 @@ func (p *cleanPass) flush(dest *segment) error {
 func (l *Log) replaceSegments(old []*segment, dest *segment) error {
 	fc := l.e.files
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	if err := l.usable(); err != nil {
 		return err
 	}
@@ -742,7 +742,7 @@ func (l *Log) setUncleanable(err error) error {
 // Uncleanable is why the cleaner leaves the log alone, or nil.
 func (l *Log) Uncleanable() error {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	return l.uncleanable
 }
 
@@ -750,7 +750,7 @@ func (l *Log) Uncleanable() error {
 func (d *logDir) checkpointCleaned() error {
 	return d.checkpoint(cleanerFile, &d.cleanerDirty, func(l *Log) (int64, bool) {
 		l.mu.Lock()
-		defer l.mu.Unlock()
+		defer l.unlock()
 		return l.firstDirty, l.cleaned
 	})
 }

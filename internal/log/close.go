@@ -94,7 +94,7 @@ func (d *logDir) parallel(ctx context.Context, logs []*Log, f func(*Log) error) 
 func (d *logDir) closeTogether(ctx context.Context, logs []*Log) error {
 	logs = slices.DeleteFunc(slices.Clone(logs), func(l *Log) bool {
 		l.mu.Lock()
-		defer l.mu.Unlock()
+		defer l.unlock()
 		return l.restsLocked()
 	})
 	if len(logs) < groupSync {
@@ -120,7 +120,7 @@ func (d *logDir) closeTogether(ctx context.Context, logs []*Log) error {
 func (l *Log) Close() error {
 	err := l.prepareClose()
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	if l.closed == nil {
 		l.closed = errClosed
 	}
@@ -193,7 +193,7 @@ type staged struct {
 // stageClose writes what Close would, without a sync.
 func (l *Log) stageClose() error {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	if err := l.usable(); err != nil {
 		return err
 	}
@@ -218,7 +218,7 @@ func (l *Log) nameStaged() error {
 		return err
 	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	if l.staged == nil || !l.staged.epochs {
 		return nil
 	}
@@ -228,7 +228,7 @@ func (l *Log) nameStaged() error {
 // settleStaged notes that all of it is durable, unless something was appended or cut meanwhile: then Close does it again.
 func (l *Log) settleStaged() error {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	s := l.staged
 	l.staged = nil
 	if s == nil || s.end != l.endLocked() || s.truncated != l.truncated {

@@ -3,6 +3,7 @@ package log
 import (
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -301,7 +302,7 @@ func (l *Log) setHighWatermarkLocked(hw int64) {
 // RecoveryPoint is the offset below which everything is synced.
 func (l *Log) RecoveryPoint() int64 {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	return l.recovery
 }
 
@@ -324,7 +325,7 @@ func (l *Log) Segments() int { return len(l.segs()) }
 // Producers describes the producers that the log remembers, ordered by id.
 func (l *Log) Producers() []ProducerState {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	return l.prod.list()
 }
 
@@ -333,7 +334,7 @@ func (l *Log) Producers() []ProducerState {
 // a stale epoch is refused with INVALID_PRODUCER_EPOCH.
 func (l *Log) StartVerification(producerID int64, baseSequence int32, producerEpoch int16, supportsEpochBump bool) (*VerificationGuard, error) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	return l.prod.startVerification(producerID, baseSequence, producerEpoch, supportsEpochBump, l.e.nowMs())
 }
 
@@ -349,7 +350,7 @@ func (l *Log) HasLateTransaction(maxAge time.Duration) bool {
 		return false
 	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	e := l.prod.entry(id)
 	return e != nil && e.lastTimestamp >= 0 && l.e.nowMs()-e.lastTimestamp > maxAge.Milliseconds()
 }
@@ -361,7 +362,7 @@ func (l *Log) LatestEpoch() (epoch int32, ok bool) { return l.epochs.latest() }
 // KAFKA_STORAGE_ERROR when the log can't be written any more.
 func (l *Log) AssignEpochStart(epoch int32, offset int64) error {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	if err := l.usable(); err != nil {
 		return err
 	}
@@ -377,6 +378,29 @@ func (l *Log) EndOffsetForEpoch(epoch int32) (found int32, endOffset int64, ok b
 
 // EpochForOffset is the leader epoch that the offset was written in.
 func (l *Log) EpochForOffset(offset int64) (epoch int32, ok bool) { return l.epochs.at(offset) }
+
+// Broken is what a panic becomes that left a log in the middle of a change. Nobody can tell what holds for the log then, its lock
+// stays locked, and the process must stop: who recovers from panics raises it again.
+type Broken struct {
+	Value any
+	Stack []byte
+}
+
+func (b *Broken) Error() string {
+	return fmt.Sprintf("panic while a log was changed: %v\n\n%s", b.Value, b.Stack)
+}
+
+// unlock ends a change under mu. It must be deferred as it is, or else it doesn't notice a panic.
+func (l *Log) unlock() {
+	switch v := recover().(type) {
+	case nil:
+		l.mu.Unlock()
+	case *Broken:
+		panic(v)
+	default:
+		panic(&Broken{Value: v, Stack: debug.Stack()})
+	}
+}
 
 // usable is nil when the log may be written. mu is held.
 func (l *Log) usable() error {
@@ -426,7 +450,7 @@ func (l *Log) outOfRange(offset, from, to int64) error {
 // are deleted by DeleteOldSegments, which runs now and then.
 func (l *Log) IncrementLogStart(offset int64, reason string) error {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	if err := l.usable(); err != nil {
 		return err
 	}

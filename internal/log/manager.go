@@ -697,7 +697,7 @@ func (m *Manager) retire(l *Log) error {
 	l.flushing.Lock()
 	defer l.flushing.Unlock()
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	if l.closed == nil {
 		l.closed = errClosed
 	}

@@ -49,6 +49,18 @@ func (l *Log) recover(point int64, progress func(total, done int64)) error {
 	}
 	for i := first; i < len(segs); i++ {
 		s := segs[i]
+		if i > first && l.meta && s.base != end.offset {
+			// A segment was synced, or its name was, and one before it wasn't. Elsewhere compaction makes such gaps; the metadata
+			// log has none, and what lies behind one is as good as lost.
+			l.e.logger.Warn("the log is cut off before a gap", "partition", l.tp.String(), "offset", end.offset, "segment", s.name(suffixLog).path(),
+				"segments_after", len(segs)-i)
+			if err := l.removeSegments(newestFirst(segs[i:]), l.cfg.Load().FileDeleteDelay); err != nil {
+				return err
+			}
+			segs = segs[:i:i]
+			l.segments.Store(&segs)
+			break
+		}
 		if i > first {
 			if err := l.writeSnapshot(s.base, syncNone); err != nil {
 				return err

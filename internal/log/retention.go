@@ -23,7 +23,7 @@ func (m *Manager) RunRetention() {
 // follows.
 func (l *Log) DeleteOldSegments() (deleted int, err error) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	if err := l.usable(); err != nil {
 		return 0, err
 	}

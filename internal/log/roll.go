@@ -247,77 +247,17 @@ func (l *Log) flushTo(upTo int64, all bool) error {
 
 // flushOnce is flushTo unless segments are taken away under it: then it must be done again. flushing is held.
 func (l *Log) flushOnce(upTo int64, all bool) (again bool, err error) {
-	l.mu.Lock()
-	if err := l.usable(); err != nil {
-		l.mu.Unlock()
+	w, err := l.planFlush(upTo, all)
+	if w == nil || err != nil {
 		return false, err
 	}
-	if l.cutTo >= 0 {
-		if err := l.repairTail(); err != nil {
-			l.mu.Unlock()
-			return false, err
-		}
-	}
-	l.marks.Lock()
-	target := min(upTo, l.end.offset)
-	l.marks.Unlock()
-	if target <= l.recovery && l.dirSynced && !l.entries {
-		if upTo == maxOffset {
-			l.lastFlush = l.e.clock.Now()
-		}
-		l.mu.Unlock()
-		return false, nil
-	}
-	segs := l.segs()
-	from := max(segmentAt(segs, l.recovery), 0)
-	to := len(segs)
-	for to > from+1 && segs[to-1].base >= target && upTo != maxOffset {
-		to--
-	}
-	// A snapshot's sync matters before the recovery point passes it.
-	var snaps []int64
-	for _, o := range l.snapshots {
-		if o > l.recovery && o <= target {
-			snaps = append(snaps, o)
-		}
-	}
-	truncated := l.truncated
-	absent := segs[0].absent // then it is the only one
-	entries := l.entries || !l.dirSynced || len(snaps) > 0 || all
-	l.entries = false
-	l.mu.Unlock()
-
-	err = func() error {
-		if err := l.syncIdentity(); err != nil {
-			return err
-		}
-		for _, o := range snaps {
-			if err := ignoreMissing(syncPath(l.e.fs, l.snapshotPath(o))); err != nil {
-				return err
-			}
-		}
-		for i, s := range segs[from:to] {
-			if absent && i == 0 {
-				continue
-			}
-			if err := s.sync(l.e.files, all || from+i < len(segs)-1); err != nil {
-				return err
-			}
-		}
-		if err := l.epochs.flush(l.e.fs, l.file(epochFile), syncFile); err != nil {
-			return err
-		}
-		if entries {
-			return l.e.fs.SyncDir(l.dir.get())
-		}
-		return nil
-	}()
+	err = l.syncPlanned(w, all)
 
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	if err != nil {
-		l.entries = l.entries || entries
-		if (errors.Is(err, errClosed) || errors.Is(err, fs.ErrNotExist)) && !containsAll(l.segs(), segs[from:to]) {
+		l.entries = l.entries || w.entries
+		if (errors.Is(err, errClosed) || errors.Is(err, fs.ErrNotExist)) && !containsAll(l.segs(), w.segs) {
 			return true, nil // truncation, retention or the cleaner has taken segments away
 		}
 		return false, l.ioError("flush", err)
@@ -326,13 +266,89 @@ func (l *Log) flushOnce(upTo int64, all bool) (again bool, err error) {
 	if upTo == maxOffset {
 		l.lastFlush = l.e.clock.Now()
 	}
-	if l.truncated == truncated && target > l.recovery {
-		l.recovery = target
+	if l.truncated == w.truncated && w.target > l.recovery {
+		l.recovery = w.target
 		if l.parent != nil {
 			l.parent.recoveryDirty.Store(true)
 		}
 	}
 	return false, nil
+}
+
+// flushWork is what one flush has to sync.
+type flushWork struct {
+	target    int64 // the recovery point when it is done
+	snapshots []int64
+	segs      []*segment
+	active    *segment // the last of all, whose indexes may wait
+	absent    bool     // segs[0] has no files
+	entries   bool     // the directory
+	truncated int64    // truncations so far
+}
+
+// planFlush gathers what is to be synced; nil for nothing.
+func (l *Log) planFlush(upTo int64, all bool) (*flushWork, error) {
+	l.mu.Lock()
+	defer l.unlock()
+	if err := l.usable(); err != nil {
+		return nil, err
+	}
+	if l.cutTo >= 0 {
+		if err := l.repairTail(); err != nil {
+			return nil, err
+		}
+	}
+	w := &flushWork{target: min(upTo, l.endLocked()), active: l.active(), truncated: l.truncated}
+	if w.target <= l.recovery && l.dirSynced && !l.entries {
+		if upTo == maxOffset {
+			l.lastFlush = l.e.clock.Now()
+		}
+		return nil, nil
+	}
+	segs := l.segs()
+	from := max(segmentAt(segs, l.recovery), 0)
+	to := len(segs)
+	for to > from+1 && segs[to-1].base >= w.target && upTo != maxOffset {
+		to--
+	}
+	w.segs = segs[from:to]
+	w.absent = segs[0].absent // then it is the only one
+	// A snapshot's sync matters before the recovery point passes it.
+	for _, o := range l.snapshots {
+		if o > l.recovery && o <= w.target {
+			w.snapshots = append(w.snapshots, o)
+		}
+	}
+	w.entries = l.entries || !l.dirSynced || len(w.snapshots) > 0 || all
+	l.entries = false
+	return w, nil
+}
+
+// syncPlanned syncs without holding up appends.
+func (l *Log) syncPlanned(w *flushWork, all bool) error {
+	if err := l.syncIdentity(); err != nil {
+		return err
+	}
+	for _, o := range w.snapshots {
+		if err := ignoreMissing(syncPath(l.e.fs, l.snapshotPath(o))); err != nil {
+			return err
+		}
+	}
+	for i, s := range w.segs {
+		if w.absent && i == 0 {
+			continue
+		}
+		if err := s.sync(l.e.files, all || s != w.active); err != nil {
+			return err
+		}
+	}
+	if err := l.epochs.flush(l.e.fs, l.file(epochFile), syncFile); err != nil {
+		return err
+	}
+	if w.entries {
+		return l.e.fs.SyncDir(l.dir.get())
+	}
+	return nil
 }
 
 // containsAll says whether segs has every one of some.
@@ -347,10 +363,11 @@ func containsAll(segs, some []*segment) bool {
 
 // syncIdentity makes the directory's own entry and partition.metadata durable, once.
 func (l *Log) syncIdentity() error {
-	l.mu.Lock()
-	err := l.writeIdentity()
-	done := l.dirSynced
-	l.mu.Unlock()
+	done, err := func() (bool, error) {
+		l.mu.Lock()
+		defer l.unlock()
+		return l.dirSynced, l.writeIdentity()
+	}()
 	if err != nil || done {
 		return err
 	}

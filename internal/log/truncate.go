@@ -11,7 +11,7 @@ func (l *Log) TruncateTo(offset int64) error {
 		return err
 	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	if err := l.usable(); err != nil {
 		return err
 	}
@@ -39,23 +39,26 @@ func (l *Log) TruncateTo(offset int64) error {
 // lowerRecovery moves the recovery point down to offset, durably, before a truncation: what is cut and what is appended in its
 // place must be looked at after a crash, however little of it has reached the disk.
 func (l *Log) lowerRecovery(offset int64) error {
-	l.mu.Lock()
-	lower := offset < l.recovery
-	if lower && l.usable() == nil {
-		// The batch that holds the offset goes whole.
-		segs := l.segs()
-		seg := segs[max(segmentAt(segs, offset), 0)]
-		b, ok, err := seg.find(l.e.files, offset)
-		switch {
-		case err != nil || (ok && b.first < 0):
-			offset = min(offset, seg.base)
-		case ok:
-			offset = min(offset, b.first)
+	lower := func() bool {
+		l.mu.Lock()
+		defer l.unlock()
+		lower := offset < l.recovery
+		if lower && l.usable() == nil {
+			// The batch that holds the offset goes whole.
+			segs := l.segs()
+			seg := segs[max(segmentAt(segs, offset), 0)]
+			b, ok, err := seg.find(l.e.files, offset)
+			switch {
+			case err != nil || (ok && b.first < 0):
+				offset = min(offset, seg.base)
+			case ok:
+				offset = min(offset, b.first)
+			}
 		}
-	}
-	l.recovery = min(l.recovery, max(offset, 0))
-	l.truncated++ // a flush that is under way must not raise it again
-	l.mu.Unlock()
+		l.recovery = min(l.recovery, max(offset, 0))
+		l.truncated++ // a flush that is under way must not raise it again
+		return lower
+	}()
 	if !lower || l.parent == nil {
 		return nil
 	}
@@ -260,7 +263,7 @@ func (l *Log) TruncateFully(offset int64) error {
 
 func (l *Log) truncateFully(offset int64) error {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	if err := l.usable(); err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"gregor/internal/record"
 	"gregor/internal/vfs"
 )
 
@@ -217,5 +218,43 @@ func TestDeletedFilesAreClosedWithTheLastSlice(t *testing.T) {
 	f.Slice.Release()
 	if n := w.m.OpenFiles(); n != 0 {
 		t.Errorf("%d files of a deleted replica are open", n)
+	}
+}
+
+// A panic in the middle of a change must not let others go on with half of it.
+func TestPanicWhileALogIsChanged(t *testing.T) {
+	for what, change := range map[string]func(l *Log) error{
+		"append": func(l *Log) error { _, err := l.Append(batch(0, "y"), AppendOptions{}); return err },
+		"append as a follower": func(l *Log) error {
+			b := batch(0, "y")
+			record.Batch(b).SetBaseOffset(1)
+			_, err := l.AppendFollower(b)
+			return err
+		},
+		"truncate": func(l *Log) error { return l.TruncateTo(0) },
+		"flush":    func(l *Log) error { l.cutTo = 0; return l.Flush() },
+	} {
+		h := &hookFS{FS: vfs.NewMem()}
+		w := newWorld(t, h, "/d")
+		w.open()
+		l := w.log("a")
+		mustAppend(t, l, batch(w.now(), "x"))
+		l.active().close(l.e.files, false)
+		boom := func(op, name string) {
+			if strings.HasSuffix(name, suffixLog) {
+				panic("boom")
+			}
+		}
+		h.before.Store(&boom)
+		got := func() (v any) {
+			defer func() { v = recover() }()
+			return change(l)
+		}()
+		if b, ok := got.(*Broken); !ok || b.Value != "boom" {
+			t.Errorf("%s ended with %v", what, got)
+		}
+		if l.mu.TryLock() {
+			t.Errorf("%s: the log can still be changed", what)
+		}
 	}
 }
