@@ -215,8 +215,10 @@ func (f *feed) handOver(s *subscription) (moved bool, err error) {
 	var ready []CommittedBatch
 	if next >= 0 && next < hw {
 		i, ok := slices.BinarySearchFunc(f.recent, next, func(b CommittedBatch, o int64) int { return int(b.BaseOffset - o) })
-		for j := i; ok && j < len(f.recent) && f.recent[j].LastOffset < hw; j++ {
+		// There are gaps where another node led in between.
+		for j, at := i, next; ok && j < len(f.recent) && f.recent[j].BaseOffset == at && f.recent[j].LastOffset < hw; j++ {
 			ready = append(ready, f.recent[j])
+			at = f.recent[j].LastOffset + 1
 		}
 	}
 	f.mu.Unlock()
