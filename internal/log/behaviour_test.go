@@ -911,6 +911,50 @@ func TestHighWatermarkCheckpoint(t *testing.T) {
 	}
 }
 
+// A segment that was not synced before a crash may be empty, and those behind it not. The metadata log has no gaps: it ends there.
+func TestMetadataLogEndsBeforeAGap(t *testing.T) {
+	mem := vfs.NewMem()
+	mem.MkdirAll("/d")
+	mem.SyncDir("/")
+	cfg := DefaultConfig()
+	cfg.SegmentBytes = 200
+	open := func() *Log {
+		l, err := OpenMetadata(context.Background(), MetadataOptions{FS: mem, Dir: "/d", Config: cfg})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	l := open()
+	for i := range 10 {
+		if _, err := l.Append(batch(testStart.UnixMilli(), fmt.Sprint(i)), AppendOptions{Origin: RaftLeader, LeaderEpoch: 4}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	segs := l.segs()
+	if err := l.Flush(); err != nil || len(segs) < 4 {
+		t.Fatal(err, len(segs))
+	}
+	f, err := mem.OpenReadWrite(segs[1].name(suffixLog).path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(f.Truncate(0), f.Sync(), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	want := segs[1].base
+	mem = mem.CrashClone(randFor(1), 1)
+	if l = open(); l.EndOffset() != want {
+		t.Errorf("the log ends at %d, want %d", l.EndOffset(), want)
+	}
+	if _, end, ok := l.EndOffsetForEpoch(4); !ok || end != want {
+		t.Errorf("epoch 4 ends at %d %v, want %d", end, ok, want)
+	}
+	if _, err := l.Append(batch(testStart.UnixMilli(), "x"), AppendOptions{Origin: RaftLeader, LeaderEpoch: 5}); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestMetadataLog(t *testing.T) {
 	mem := vfs.NewMem()
 	mem.MkdirAll("/d")
