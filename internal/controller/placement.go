@@ -44,6 +44,16 @@ func placeReplicas(rnd *rand.Rand, brokers []usableBroker, partitions int, repli
 	return placed, nil
 }
 
+// PlaceReplicas chooses replicas as the controller does for a new topic, for tools that propose a placement: on the brokers
+// given, with their racks, none of them fenced.
+func PlaceReplicas(rnd *rand.Rand, racks map[int32]string, partitions, replicas int) ([][]int32, error) {
+	brokers := make([]usableBroker, 0, len(racks))
+	for id, rack := range racks {
+		brokers = append(brokers, usableBroker{id: id, rack: rack})
+	}
+	return placeReplicas(rnd, brokers, partitions, replicas)
+}
+
 // brokerList deals out brokers, each once a round.
 type brokerList struct {
 	ids    []int32
