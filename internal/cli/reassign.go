@@ -98,16 +98,16 @@ Topics are named as arguments or in a file like {"topics": [{"topic": "orders"}]
 				if err != nil {
 					return err
 				}
-				proposed, err := proposeAssignment(rand.IntN, current, racks)
+				proposed, err := proposeAssignment(rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), current, racks)
 				if err != nil {
 					return err
 				}
 				if output == "json" {
-					_, err = fmt.Fprintln(e.Stdout, assignmentJSON(proposed))
+					_, err = fmt.Fprintln(e.Stdout, assignmentJSON(proposed, nil))
 					return err
 				}
 				_, err = fmt.Fprintf(e.Stdout, "Current partition replica assignment\n%s\n\nProposed partition reassignment configuration\n%s\n",
-					assignmentJSON(current), assignmentJSON(proposed))
+					assignmentJSON(current, directoriesOf(ctx, cl, current)), assignmentJSON(proposed, nil))
 				return err
 			})
 		},

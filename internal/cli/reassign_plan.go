@@ -2,14 +2,17 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 
 	"gregor/client"
+	"gregor/internal/api"
+	"gregor/internal/controller"
 )
 
 // assignment says who has partitions, the preferred leader first.
@@ -26,8 +29,8 @@ type assignedPartition struct {
 	LogDirs   []string `json:"log_dirs"`
 }
 
-// assignmentJSON is the file that says so, in one line.
-func assignmentJSON(a assignment) string {
+// assignmentJSON is the file that says so, in one line, with the directories that are known.
+func assignmentJSON(a assignment, dirs map[client.Replica]string) string {
 	out := struct {
 		Version    int                 `json:"version"`
 		Partitions []assignedPartition `json:"partitions"`
@@ -37,8 +40,8 @@ func assignmentJSON(a assignment) string {
 		if p.Replicas == nil {
 			p.Replicas = []int32{}
 		}
-		for range p.Replicas {
-			p.LogDirs = append(p.LogDirs, anyDir)
+		for _, id := range p.Replicas {
+			p.LogDirs = append(p.LogDirs, cmp.Or(dirs[client.Replica{TopicPartition: tp, Broker: id}], anyDir))
 		}
 		out.Partitions = append(out.Partitions, p)
 	}
@@ -175,12 +178,9 @@ func parseTopicsToMove(text []byte) ([]string, error) {
 	return out, nil
 }
 
-// proposeAssignment places the partitions of each topic anew on brokers (ids with racks, all "" without), with as many replicas as its
-// first partition has. It is Kafka's rule: partitions go round the brokers from a random one on, so that each leads as many as
-// another; further replicas follow at a distance that grows with each round, so that the partitions of one leader don't all
-// have the same followers. With racks, the brokers are taken in turn from one rack and the next, and a rack or broker that has
-// a replica of the partition is passed over while there are others.
-func proposeAssignment(random func(n int) int, current assignment, racks map[int32]string) (assignment, error) {
+// proposeAssignment places the partitions of each topic anew on brokers, given with their racks, as the controller would if they
+// were new. Each partition gets as many replicas as the topic's first one has.
+func proposeAssignment(rnd *rand.Rand, current assignment, racks map[int32]string) (assignment, error) {
 	out := assignment{}
 	for _, topic := range current.topics() {
 		var ids []int32
@@ -191,75 +191,15 @@ func proposeAssignment(random func(n int) int, current assignment, racks map[int
 		}
 		slices.Sort(ids)
 		factor := len(current[client.TopicPartition{Topic: topic, Partition: ids[0]}])
-		if factor > len(racks) {
-			return nil, fmt.Errorf("topic %s: replication factor: %d larger than available brokers: %d", topic, factor, len(racks))
+		placed, err := controller.PlaceReplicas(rnd, racks, len(ids), factor)
+		if err != nil {
+			return nil, fmt.Errorf("topic %s: %s", topic, api.MessageOf(err))
 		}
-		p := newPlacer(racks, random)
-		for _, id := range ids {
-			out[client.TopicPartition{Topic: topic, Partition: id}] = p.place(id, factor)
+		for i, id := range ids {
+			out[client.TopicPartition{Topic: topic, Partition: id}] = placed[i]
 		}
 	}
 	return out, nil
-}
-
-type placer struct {
-	brokers []int32 // racks in turn
-	racks   map[int32]string
-	nRacks  int
-	start   int
-	shift   int
-}
-
-func newPlacer(racks map[int32]string, random func(n int) int) *placer {
-	p := &placer{racks: racks, nRacks: 1}
-	byRack := map[string][]int32{}
-	for _, id := range slices.Sorted(maps.Keys(racks)) {
-		byRack[racks[id]] = append(byRack[racks[id]], id)
-	}
-	names := sorted(byRack)
-	p.nRacks = len(names)
-	for i := 0; len(p.brokers) < len(racks); i++ {
-		for _, rack := range names {
-			if i < len(byRack[rack]) {
-				p.brokers = append(p.brokers, byRack[rack][i])
-			}
-		}
-	}
-	p.start, p.shift = random(len(p.brokers)), random(len(p.brokers))
-	return p
-}
-
-func (p *placer) place(partition int32, factor int) []int32 {
-	n := len(p.brokers)
-	if partition > 0 && int(partition)%n == 0 {
-		p.shift++
-	}
-	first := (int(partition) + p.start) % n
-	replicas := []int32{p.brokers[first]}
-	if p.nRacks == 1 {
-		for j := range factor - 1 {
-			replicas = append(replicas, p.brokers[(first+1+(p.shift+j)%(n-1))%n])
-		}
-		return replicas
-	}
-	used := map[string]int{p.racks[replicas[0]]: 1}
-	for k := 0; len(replicas) < factor; k++ {
-		b := p.brokers[(first+p.distance(k))%n]
-		rack := p.racks[b]
-		// A rack comes again only when all racks have a replica.
-		if slices.Contains(replicas, b) || used[rack] > 0 && len(used) < p.nRacks {
-			continue
-		}
-		replicas = append(replicas, b)
-		used[rack]++
-	}
-	return replicas
-}
-
-// distance is how far from the first replica the k-th try for another is.
-func (p *placer) distance(k int) int {
-	n := len(p.brokers)
-	return 1 + (p.shift*p.nRacks+k)%(n-1)
 }
 
 // move is who copies a partition from whom.

@@ -51,7 +51,7 @@ func (x *reassigner) execute(ctx context.Context, r *reassignment, additional, k
 	if err != nil {
 		return err
 	}
-	x.say("Current partition replica assignment\n\n%s\n\nSave this to use as the --reassignment-json-file option during rollback", assignmentJSON(current))
+	x.say("Current partition replica assignment\n\n%s\n\nSave this to use as the --reassignment-json-file option during rollback", assignmentJSON(current, directoriesOf(ctx, x.cl, current)))
 	if err := x.throttle(ctx, r, movesOf(running, proposed, current), throttle, dirThrottle); err != nil {
 		return err
 	}
@@ -96,6 +96,27 @@ func (x *reassigner) currentOf(ctx context.Context, proposed assignment) (assign
 		return nil, fmt.Errorf("unable to find partition: %s", joined(missing, ", "))
 	}
 	return out, nil
+}
+
+// directoriesOf are the directories that replicas are in, of those on brokers that can say so.
+func directoriesOf(ctx context.Context, cl *client.Client, a assignment) map[client.Replica]string {
+	out := map[client.Replica]string{}
+	for _, id := range a.brokers() {
+		ctx, cancel := context.WithTimeoutCause(ctx, askTimeout, errors.New("no answer"))
+		dirs, err := cl.DescribeLogDirs(ctx, id)
+		cancel()
+		if err != nil {
+			continue // it is down: where its replicas lie will be its own choice
+		}
+		for _, d := range dirs {
+			for _, p := range d.Replicas {
+				if !p.Future {
+					out[client.Replica{TopicPartition: p.TopicPartition, Broker: id}] = d.Path
+				}
+			}
+		}
+	}
+	return out
 }
 
 // alter begins moves, or cancels them where there are no replicas. failure is said with the errors of the partitions.
