@@ -440,6 +440,7 @@ func (l *Log) writeAt(seg *segment, b []byte, pos int64) error {
 		return l.ioError("append to", err)
 	}
 	defer seg.release(l.e.files)
+	seg.reserve(f, pos+int64(len(b)))
 	n, err := f.WriteAt(b, pos)
 	if err == nil && n < len(b) {
 		err = fmt.Errorf("wrote %d of %d bytes", n, len(b))
@@ -447,7 +448,7 @@ func (l *Log) writeAt(seg *segment, b []byte, pos int64) error {
 	if err == nil {
 		return nil
 	}
-	l.cutTo = pos
+	l.cutTo, seg.reserved = pos, 0
 	if terr := f.Truncate(pos); terr == nil {
 		l.cutTo = -1
 	}

@@ -33,6 +33,7 @@ type segment struct {
 	sinceIndex int64 // bytes since the last index entry
 	created    int64 // ms
 	jitter     int64 // ms by which it is rolled early
+	reserved   int64 // position up to which room on the disk has been asked for
 	firstTs    int64 // largest timestamp of the first batch; unknownTs until it is looked up
 
 	ts        sync.Mutex // guards below
@@ -231,7 +232,40 @@ func (s *segment) seal(fc *fileCache) error {
 	if err := s.index.trim(s.indexEnv(fc)); err != nil {
 		return err
 	}
-	return s.times.trim(s.timesEnv(fc))
+	if err := s.times.trim(s.timesEnv(fc)); err != nil {
+		return err
+	}
+	if s.reserved <= s.size.Load() {
+		return nil
+	}
+	f, err := s.open(fc)
+	if err != nil {
+		return err
+	}
+	defer s.release(fc)
+	if err := f.Truncate(s.size.Load()); err != nil {
+		return err
+	}
+	s.reserved = 0
+	return nil
+}
+
+const (
+	// reserveFrom is the size from which a segment asks for room ahead of its end: small ones, of which there may be many, take no
+	// more than they have.
+	reserveFrom = 4 << 20
+	// reserveMost is the most that is asked for at once, and so the most that a segment holds in vain.
+	reserveMost = 16 << 20
+)
+
+// reserve asks for room when an append to f will end at end, a quarter of the segment at a time. Log.mu is held.
+func (s *segment) reserve(f vfs.File, end int64) {
+	if end < reserveFrom || end <= s.reserved {
+		return
+	}
+	from := max(s.reserved, s.size.Load())
+	s.reserved = end + min(end/4, reserveMost)
+	f.Reserve(from, s.reserved-from)
 }
 
 // sync makes log and indexes durable. The directory entry is the caller's.

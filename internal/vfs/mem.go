@@ -638,6 +638,8 @@ type memFile struct {
 func (f *memFile) Name() string        { return f.name }
 func (f *memFile) Fd() (uintptr, bool) { return 0, false }
 
+func (f *memFile) Reserve(from, n int64) {}
+
 func (f *memFile) use(op string, write bool) error {
 	switch {
 	case f.closed:

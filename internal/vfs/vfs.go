@@ -57,6 +57,10 @@ type File interface {
 	Truncate(size int64) error
 	// Sync makes contents and length durable.
 	Sync() error
+	// Reserve asks for room on the disk for what will be written to [from, from+n), which lies behind the end; the length stays
+	// what it is. It is a hint: a file system that gains nothing from it, or has little room left, does nothing. Truncate gives
+	// back what was not written to.
+	Reserve(from, n int64)
 	// Fd is the descriptor for sendfile, or ok=false when the file has none (in memory). It is valid until Close.
 	Fd() (fd uintptr, ok bool)
 }
