@@ -57,6 +57,7 @@ type FetchPartition struct {
 	Result    FetchResult
 
 	cached *cachedPartition
+	toldHW int64 // the high watermark that the session's client was last told, -1 for none
 }
 
 // cachedPartition is a partition's place in a session: the request's parameters and what the client was last told.
@@ -209,7 +210,11 @@ func (c *FetchSessions) Begin(now time.Time, req FetchSessionRequest, wanted []F
 		if req.Epoch == FinalSessionEpoch {
 			ctx.kind = sessionless
 		}
-		return ctx, append(dst, wanted...)
+		for _, w := range wanted {
+			w.toldHW = -1
+			dst = append(dst, w)
+		}
+		return ctx, dst
 	}
 	c.mu.Lock()
 	s := c.sessions[req.SessionID]
@@ -242,7 +247,7 @@ func (c *FetchSessions) Begin(now time.Time, req FetchSessionRequest, wanted []F
 	s.epoch = nextSessionEpoch(s.epoch)
 	ctx.kind, ctx.session = incremental, s
 	for p := s.ring.next; p != &s.ring; p = p.next {
-		dst = append(dst, FetchPartition{Key: p.key, Spec: p.spec, Partition: p.partition, cached: p})
+		dst = append(dst, FetchPartition{Key: p.key, Spec: p.spec, Partition: p.partition, cached: p, toldHW: p.hw})
 	}
 	size := len(s.parts)
 	s.mu.Unlock()

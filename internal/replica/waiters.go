@@ -217,7 +217,8 @@ type FetchWait struct {
 type fetchNode struct {
 	wait      *FetchWait
 	partition *Partition
-	// role, hw and end are what the fetch saw: as which it read the partition, the high watermark and the log end.
+	// role, hw and end are what the fetch saw: as which it read the partition, the high watermark and the log end. A follower's
+	// hw is what it was last told.
 	role       *role
 	hw, end    int64
 	prev, next *fetchNode
@@ -237,6 +238,9 @@ func AwaitFetch(parts []FetchPartition, need int64, timeout time.Duration, follo
 	for i := range parts {
 		w.nodes[i] = fetchNode{wait: w, partition: parts[i].Partition, role: parts[i].Result.role,
 			hw: parts[i].Result.HighWatermark, end: parts[i].Result.logEnd}
+		if follower {
+			w.nodes[i].hw = parts[i].toldHW
+		}
 	}
 	// The timer is set going only once the field holds it, since whoever fires reads the field. From the first parking on
 	// the fetch may be over at any moment, and parts another's.
@@ -251,6 +255,9 @@ func AwaitFetch(parts []FetchPartition, need int64, timeout time.Duration, follo
 		n.partition.parkFetch(n)
 		// What was appended between the read and the parking has told nobody.
 		missed = missed || n.partition.changedSince(n)
+		if follower && n.partition.log.HighWatermark() > n.hw {
+			w.hurry()
+		}
 	}
 	if missed {
 		w.fire()
