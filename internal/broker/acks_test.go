@@ -1,12 +1,12 @@
 package broker
 
 import (
-	"runtime"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"gregor/internal/api"
+	"gregor/internal/await"
 	"gregor/internal/message"
 	"gregor/internal/uuid"
 )
@@ -40,9 +40,7 @@ func TestAcksAllWaitsForTheHighWatermark(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for part.Log().EndOffset() < 2 {
-			runtime.Gosched()
-		}
+		await.True(t, "both are appended", func() bool { return part.Log().EndOffset() == 2 })
 		if hw := part.Log().HighWatermark(); hw != 0 {
 			t.Errorf("%s: high watermark %d before the follower has anything", name, hw)
 		}
@@ -65,11 +63,11 @@ func TestAcksAllWaitsForTheHighWatermark(t *testing.T) {
 	}
 	f("the ISR shrinks to the leader", func(w *world, id uuid.UUID) {
 		w.publish(change(id, func(r *message.PartitionChangeRecord) { r.ISR = []int32{1} }))
-	}, 20_000, nil)
+	}, longWait, nil)
 	f("another broker leads", func(w *world, id uuid.UUID) {
 		w.publish(change(id, func(r *message.PartitionChangeRecord) { r.Leader = 2 }))
-	}, 20_000, api.ErrNotLeaderOrFollower)
-	f("the topic is deleted", func(w *world, id uuid.UUID) { w.removeTopic(id) }, 20_000, api.ErrUnknownTopicOrPartition)
+	}, longWait, api.ErrNotLeaderOrFollower)
+	f("the topic is deleted", func(w *world, id uuid.UUID) { w.removeTopic(id) }, longWait, api.ErrUnknownTopicOrPartition)
 	f("the time is over", func(*world, uuid.UUID) {}, 20, api.ErrRequestTimedOut)
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"gregor/internal/await"
 	"gregor/internal/message"
 	"gregor/internal/uuid"
 )
@@ -26,7 +27,7 @@ func TestConsumerGroupAnswers(t *testing.T) {
 		}
 		defer conn.Close()
 		g := &consumerTalk{groupTalk: groupTalk{client: client{tb: t, conn: conn}}, names: map[[16]byte]string{}}
-		// Kafka takes its time to tell its coordinator of topics.
+		// Kafka tells its coordinator of topics after those who answer Metadata, and nothing shows when it has.
 		g.run(func(name string) [16]byte {
 			id := g.createOverTheWire(name)
 			time.Sleep(2 * time.Second)
@@ -158,7 +159,7 @@ func assignor(name string) func(*kmsg.ConsumerGroupHeartbeatRequest) {
 func owns(r *kmsg.ConsumerGroupHeartbeatResponse) func(*kmsg.ConsumerGroupHeartbeatRequest) {
 	return func(q *kmsg.ConsumerGroupHeartbeatRequest) {
 		q.Topics = []kmsg.ConsumerGroupHeartbeatRequestTopic{}
-		if r != nil {
+		if r != nil && r.Assignment != nil {
 			for _, t := range r.Assignment.Topics {
 				q.Topics = append(q.Topics, kmsg.ConsumerGroupHeartbeatRequestTopic{TopicID: t.TopicID, Partitions: t.Partitions})
 			}
@@ -317,16 +318,19 @@ func (g *consumerTalk) run(create func(name string) [16]byte, remove func(name s
 	g.beat(1, "t", "t1", 0, reads("later"))
 	later := create("later")
 	g.names[later] = "later"
-	time.Sleep(200 * time.Millisecond)
 	l := g.beat(1, "t", "t1", 2, owns(nil))
 	remove("later")
-	time.Sleep(200 * time.Millisecond)
 	g.beat(1, "t", "t1", 3, owns(l))
 	g.beat(1, "t", "t1", 3, owns(nil))
 
 	g.exactly("# regular expressions")
 	g.beat(1, "r", "r1", 0, matches("ord.*|x"))
-	time.Sleep(500 * time.Millisecond)
+	// What the expression matches is looked up in the background, and is a new epoch of the group.
+	d := kmsg.NewPtrConsumerGroupDescribeRequest()
+	d.Version, d.Groups = 1, []string{"r"}
+	await.True(g.tb, "the expression is looked up", func() bool {
+		return call[*kmsg.ConsumerGroupDescribeResponse](&g.client, d).Groups[0].Epoch > 1
+	})
 	g.beat(1, "r", "r1", 1, nil)
 	g.beat(1, "r", "r2", 0, matches("ord.*|x"))
 	g.describe(1, "r")

@@ -1,12 +1,14 @@
 package broker
 
 import (
+	"net"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"gregor/internal/api"
+	"gregor/internal/await"
 	"gregor/internal/log"
 	"gregor/internal/record"
 	"gregor/internal/uuid"
@@ -88,11 +90,9 @@ func TestFetchWaitsForARecord(t *testing.T) {
 	w.topic("a", 1)
 	consumer, producer := w.client(), w.client()
 	q := fetchRequest(12, "a", uuid.Zero, 0, 0)
-	q.MaxWaitMillis = 20_000
+	q.MaxWaitMillis = longWait
 	consumer.send(q)
-	for w.broker.Traffic.FetchParked.Load() == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	await.True(t, "the fetch waits", func() bool { return w.broker.Traffic.FetchParked.Load() > 0 })
 	w.produce(producer, "a", 0, batch(t, plain(), "x"))
 	resp, err := consumer.receive(q)
 	if err != nil {
@@ -103,6 +103,23 @@ func TestFetchWaitsForARecord(t *testing.T) {
 	}
 }
 
+// A fetch doesn't wait for a client that has hung up, however long it was to wait.
+func TestFetchEndsWithItsConnection(t *testing.T) {
+	w := newWorld(t, nil)
+	w.topic("a", 1)
+	c := w.client()
+	q := fetchRequest(12, "a", uuid.Zero, 0, 0)
+	q.MaxWaitMillis = longWait
+	c.send(q)
+	await.True(t, "the fetch waits", func() bool { return w.broker.Traffic.FetchParked.Load() > 0 })
+	if err := c.conn.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.receive(q); err != nil {
+		t.Error(err)
+	}
+}
+
 // A fetch may wait for as long as its client says, and must not hold files open all that time.
 func TestFetchThatWaitsHoldsNoFile(t *testing.T) {
 	w := newWorld(t, nil)
@@ -110,20 +127,14 @@ func TestFetchThatWaitsHoldsNoFile(t *testing.T) {
 	c := w.client()
 	w.produce(c, "a", 0, batch(t, plain(), "x"))
 	q := fetchRequest(12, "a", uuid.Zero, 0, 0)
-	q.MaxWaitMillis, q.MinBytes = 20_000, 10_000
+	q.MaxWaitMillis, q.MinBytes = longWait, 10_000
 	c.send(q)
-	for w.broker.Traffic.FetchParked.Load() == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	await.True(t, "the fetch waits", func() bool { return w.broker.Traffic.FetchParked.Load() > 0 })
 	// The log's own manager takes the replica away without a word to the fetch.
 	if err := w.logs.Delete(log.TopicPartition{Topic: "a"}); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(5 * time.Second); w.logs.OpenFiles() > 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d files are open", w.logs.OpenFiles())
-		}
-	}
+	await.True(t, "no file is open", func() bool { return w.logs.OpenFiles() == 0 })
 }
 
 func TestFetchGivesUpWaiting(t *testing.T) {
@@ -144,11 +155,9 @@ func TestFetchOfADeletedTopicEndsItsWait(t *testing.T) {
 	id := w.topic("a", 1)
 	c := w.client()
 	q := fetchRequest(13, "", id, 0, 0)
-	q.MaxWaitMillis, q.SessionEpoch = 20_000, 0
+	q.MaxWaitMillis, q.SessionEpoch = longWait, 0
 	c.send(q)
-	for w.broker.Traffic.FetchParked.Load() == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	await.True(t, "the fetch waits", func() bool { return w.broker.Traffic.FetchParked.Load() > 0 })
 	w.removeTopic(id)
 	resp, err := c.receive(q)
 	if err != nil {

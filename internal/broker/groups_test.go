@@ -11,11 +11,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"gregor/internal/api"
+	"gregor/internal/await"
 	"gregor/internal/message"
 	"gregor/internal/uuid"
 )
@@ -114,16 +114,21 @@ func (g *groupTalk) createOverTheWire(name string) (id [16]byte) {
 	m := kmsg.NewPtrMetadataRequest()
 	m.Version = 12
 	m.Topics = []kmsg.MetadataRequestTopic{{Topic: &name}}
-	for id == [16]byte{} {
-		if r := call[*kmsg.MetadataResponse](&g.client, m); r.Topics[0].ErrorCode == 0 {
-			id = r.Topics[0].TopicID
-		}
-	}
+	await.True(g.tb, "the topic is there", func() bool {
+		r := call[*kmsg.MetadataResponse](&g.client, m)
+		id = r.Topics[0].TopicID
+		return r.Topics[0].ErrorCode == 0
+	})
 	f := kmsg.NewPtrFindCoordinatorRequest()
 	f.Version, f.CoordinatorKey = 3, "g"
-	for call[*kmsg.FindCoordinatorResponse](&g.client, f).ErrorCode != 0 {
-		time.Sleep(100 * time.Millisecond)
-	}
+	await.True(g.tb, "there is a coordinator", func() bool {
+		return call[*kmsg.FindCoordinatorResponse](&g.client, f).ErrorCode == 0
+	})
+	list := kmsg.NewPtrListGroupsRequest()
+	list.Version = 5
+	await.True(g.tb, "the coordinator has loaded", func() bool {
+		return call[*kmsg.ListGroupsResponse](&g.client, list).ErrorCode == 0
+	})
 	return id
 }
 
@@ -131,7 +136,12 @@ func (g *groupTalk) deleteOverTheWire(name string) {
 	q := kmsg.NewPtrDeleteTopicsRequest()
 	q.Version, q.TimeoutMillis, q.TopicNames = 5, 10_000, []string{name}
 	call[*kmsg.DeleteTopicsResponse](&g.client, q)
-	time.Sleep(500 * time.Millisecond)
+	m := kmsg.NewPtrMetadataRequest()
+	m.Version = 12
+	m.Topics = []kmsg.MetadataRequestTopic{{Topic: &name}}
+	await.True(g.tb, "the topic is gone", func() bool {
+		return call[*kmsg.MetadataResponse](&g.client, m).Topics[0].ErrorCode == api.ErrUnknownTopicOrPartition.Code
+	})
 }
 
 func (g *groupTalk) find(kind int8, versions ...int16) {
@@ -345,11 +355,6 @@ func leaver(id string, instance *string) kmsg.LeaveGroupRequestMember {
 func (g *groupTalk) run(create func(string) [16]byte, remove func(string)) {
 	id := create("orders")
 	gone := create("gone")
-	for loaded := false; !loaded; {
-		l := kmsg.NewPtrListGroupsRequest()
-		l.Version = 5
-		loaded = call[*kmsg.ListGroupsResponse](&g.client, l).ErrorCode == 0
-	}
 	str := kmsg.StringPtr
 	orders := func(ps ...int32) commitTopic { return commitTopic{"orders", id, ps} }
 
@@ -467,11 +472,11 @@ func (g *groupTalk) run(create func(string) [16]byte, remove func(string)) {
 	other := &groupTalk{client: g.another()}
 	second := other.joinRequest(3, "two", "", nil, 30_000, "rr")
 	other.send(second)
-	for members := 0; members < 2; {
-		d := kmsg.NewPtrDescribeGroupsRequest()
-		d.Version, d.Groups = 5, []string{"two"}
-		members = len(call[*kmsg.DescribeGroupsResponse](&g.client, d).Groups[0].Members)
-	}
+	d := kmsg.NewPtrDescribeGroupsRequest()
+	d.Version, d.Groups = 5, []string{"two"}
+	await.True(g.tb, "the second has joined", func() bool {
+		return len(call[*kmsg.DescribeGroupsResponse](&g.client, d).Groups[0].Members) == 2
+	})
 	g.beat("two", first, 1, nil)
 	g.join(3, "two", first, nil, 30_000, "range", "rr")
 	r, err := other.receive(second)
@@ -543,11 +548,7 @@ func TestGroupsOfATopicMadeAnew(t *testing.T) {
 	c := w.client()
 	q := kmsg.NewPtrHeartbeatRequest()
 	q.Version, q.Group, q.MemberID = 4, "g", "m"
-	var code int16
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		if code = call[*kmsg.HeartbeatResponse](c, q).ErrorCode; code == api.ErrUnknownMemberID.Code {
-			return
-		}
-	}
-	t.Errorf("heartbeat: error %d", code)
+	await.True(t, "groups are served", func() bool {
+		return call[*kmsg.HeartbeatResponse](c, q).ErrorCode == api.ErrUnknownMemberID.Code
+	})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"gregor/internal/api"
+	"gregor/internal/await"
 	"gregor/internal/clock"
 	"gregor/internal/config"
 	"gregor/internal/coordinator/group"
@@ -33,6 +34,7 @@ import (
 type world struct {
 	tb     testing.TB
 	broker *Broker
+	groups *group.Coordinator
 	logs   *log.Manager
 	image  *metadata.Image
 	addr   string
@@ -91,6 +93,7 @@ func newWorld(tb testing.TB, props map[string]string) *world {
 	groupConfig.InitialRebalanceDelay = cfg.GroupCoordinator.InitialRebalanceDelay
 	groups := group.New(group.Options{Log: replicas.CoordinatorLog(offsetsTopic), Clock: clock.System, Rand: crand.Reader,
 		Config: groupConfig, Linger: -1})
+	w.groups = groups
 	table := api.NewTable(api.BrokerListener, Keys()...)
 	w.broker = New(Options{NodeID: 1, ClusterID: "c", Config: live, Replicas: replicas, Clock: clock.System, Logger: quiet,
 		Controller: &idController{next: 4000}, Groups: groups, Table: table, KRaftVersion: func() int16 { return 1 }})
@@ -106,7 +109,7 @@ func newWorld(tb testing.TB, props map[string]string) *world {
 	srv.Start()
 	w.addr = srv.Addr("PLAINTEXT").String()
 	tb.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 		defer cancel()
 		groups.Close()
 		replicas.Close()
@@ -139,7 +142,7 @@ func (w *world) publish(records ...message.Message) {
 	w.broker.Publish(d, w.image)
 }
 
-// topic creates a topic that this broker leads, with configs as key, value, key, value...
+// topic creates a topic that this broker leads, with configs as key, value, key, value... It can be used when this returns.
 func (w *world) topic(name string, partitions int, configs ...string) uuid.UUID {
 	w.tb.Helper()
 	id, err := uuid.New(crand.Reader)
@@ -154,7 +157,17 @@ func (w *world) topic(name string, partitions int, configs ...string) uuid.UUID 
 		records = append(records, &message.ConfigRecord{ResourceType: metadata.TopicResource, ResourceName: name, Name: configs[i], Value: &configs[i+1]})
 	}
 	w.publish(records...)
+	if name == offsetsTopic {
+		w.awaitGroups(partitions)
+	}
 	return id
+}
+
+// awaitGroups waits until the group coordinator serves that many partitions: it loads them in the background, and sends who asks
+// meanwhile away.
+func (w *world) awaitGroups(partitions int) {
+	w.tb.Helper()
+	await.True(w.tb, "groups are served", func() bool { return w.groups.Stats().Partitions["active"] == partitions })
 }
 
 func (w *world) removeTopic(id uuid.UUID) {
@@ -188,10 +201,13 @@ func (c *client) send(q kmsg.Request) {
 	}
 }
 
+// longWait is a wait of a request that the test ends, in ms: longer than the test would take for it.
+const longWait = int32(2 * await.Patience / time.Millisecond)
+
 var errClosed = errors.New("connection closed")
 
 func (c *client) receive(q kmsg.Request) (kmsg.Response, error) {
-	c.conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	c.conn.SetReadDeadline(time.Now().Add(await.Patience))
 	var size [4]byte
 	if _, err := io.ReadFull(c.conn, size[:]); err != nil {
 		return nil, fmt.Errorf("%w: %w", errClosed, err)
@@ -239,7 +255,7 @@ func plain() record.BuilderOptions {
 
 func produceRequest(version int16, acks int16, topic string, id uuid.UUID, partition int32, records []byte) *kmsg.ProduceRequest {
 	q := kmsg.NewPtrProduceRequest()
-	q.Version, q.Acks, q.TimeoutMillis = version, acks, 5000
+	q.Version, q.Acks, q.TimeoutMillis = version, acks, longWait
 	q.Topics = []kmsg.ProduceRequestTopic{{Topic: topic, TopicID: id, Partitions: []kmsg.ProduceRequestTopicPartition{
 		{Partition: partition, Records: records}}}}
 	return q
