@@ -248,7 +248,7 @@ func TestTieredTopics(t *testing.T) {
 func TestJavaDoubles(t *testing.T) {
 	f := func(d float64, want string) {
 		t.Helper()
-		if got := javaDouble(d); got != want {
+		if got := JavaDouble(d); got != want {
 			t.Errorf("%v: %s, want %s", d, got, want)
 		}
 	}

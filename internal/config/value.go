@@ -65,7 +65,7 @@ func (v Value) String() string {
 	case Short, Int, Long:
 		return strconv.FormatInt(v.num, 10)
 	case Double:
-		return javaDouble(v.real)
+		return JavaDouble(v.real)
 	case List:
 		return strings.Join(v.list, ",")
 	case Password:
@@ -74,9 +74,9 @@ func (v Value) String() string {
 	return v.text
 }
 
-// javaDouble writes a double as Java's Double.toString: plain with at least one decimal between 1e-3 and 1e7, else in
+// JavaDouble writes a double as Java's Double.toString: plain with at least one decimal between 1e-3 and 1e7, else in
 // scientific form with an E.
-func javaDouble(f float64) string {
+func JavaDouble(f float64) string {
 	a := math.Abs(f)
 	switch {
 	case math.IsNaN(f):
