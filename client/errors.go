@@ -94,6 +94,9 @@ func errorOf(code int16, message *string) error {
 	return e
 }
 
+// ErrorOf is the error of a code in the answer to a Raw request; nil for 0.
+func ErrorOf(code int16) error { return errorOf(code, nil) }
+
 // Code is the Kafka error code in err: 0 for nil, and ok is false if a broker didn't say it.
 func Code(err error) (code int16, ok bool) {
 	if err == nil {

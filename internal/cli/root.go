@@ -47,7 +47,7 @@ The tools work with any Kafka cluster; --bootstrap-server says where it is. Each
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError(cmd, "%v", err) })
 	root.AddCommand(extra...)
 	root.AddCommand(newTopic(e), newProduce(e), newConsume(e), newGroup(e), newConfig(e), newCluster(e), newBroker(e), newQuorum(e), newFeature(e),
-		newLeader(e), newReassign(e), newDumpLog(e), newVersion(e))
+		newLeader(e), newReassign(e), newMetadata(e), newDumpLog(e), newVersion(e))
 	return root
 }
 
