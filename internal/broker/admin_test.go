@@ -399,6 +399,14 @@ func TestForwardingSaysWhenNobodyAnswers(t *testing.T) {
 	if got := call[*kmsg.DeleteTopicsResponse](c, d).Topics[0].ErrorCode; got != api.ErrRequestTimedOut.Code {
 		t.Errorf("DeleteTopics: code %d", got)
 	}
+	add := kmsg.NewPtrAddRaftVoterRequest()
+	add.Version = 1
+	if got := call[*kmsg.AddRaftVoterResponse](c, add).ErrorCode; got != api.ErrRequestTimedOut.Code {
+		t.Errorf("AddRaftVoter: code %d", got)
+	}
+	if got := call[*kmsg.RemoveRaftVoterResponse](c, kmsg.NewPtrRemoveRaftVoterRequest()).ErrorCode; got != api.ErrRequestTimedOut.Code {
+		t.Errorf("RemoveRaftVoter: code %d", got)
+	}
 }
 
 func sortBy[T any](s []T, key func(T) string) {

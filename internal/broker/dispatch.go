@@ -97,7 +97,9 @@ func handlers() map[api.Key]handler {
 		api.ConsumerGroupDescribe:  later((*Broker).consumerGroupDescribe),
 
 		// The cluster.
-		api.DescribeQuorum: later((*Broker).describeQuorum),
+		api.DescribeQuorum:  later((*Broker).describeQuorum),
+		api.AddRaftVoter:    later((*Broker).addRaftVoter),
+		api.RemoveRaftVoter: later((*Broker).removeRaftVoter),
 	})
 	return m
 }

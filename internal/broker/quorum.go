@@ -14,3 +14,19 @@ func (b *Broker) describeQuorum(r *network.Request, q *kmsg.DescribeQuorumReques
 		return resp
 	})
 }
+
+func (b *Broker) addRaftVoter(r *network.Request, q *kmsg.AddRaftVoterRequest, reply func(kmsg.Response)) {
+	b.forward(r, q, reply, func(err error) kmsg.Response {
+		resp := q.ResponseKind().(*kmsg.AddRaftVoterResponse)
+		resp.ErrorCode, resp.ErrorMessage = told(err)
+		return resp
+	})
+}
+
+func (b *Broker) removeRaftVoter(r *network.Request, q *kmsg.RemoveRaftVoterRequest, reply func(kmsg.Response)) {
+	b.forward(r, q, reply, func(err error) kmsg.Response {
+		resp := q.ResponseKind().(*kmsg.RemoveRaftVoterResponse)
+		resp.ErrorCode, resp.ErrorMessage = told(err)
+		return resp
+	})
+}
