@@ -385,15 +385,10 @@ func (c *cluster) caughtUp(members ...*member) {
 			want = q.HighWatermark
 		}
 		for _, m := range members {
-			at := int64(-1)
-			for _, r := range q.CurrentVoters {
+			at := int64(-1) // the most of what the member's directories, of which it may have lost some, are known to hold
+			for _, r := range slices.Concat(q.CurrentVoters, q.Observers) {
 				if r.ReplicaID == m.id {
-					at = r.LogEndOffset
-				}
-			}
-			for _, r := range q.Observers {
-				if r.ReplicaID == m.id {
-					at = r.LogEndOffset
+					at = max(at, r.LogEndOffset)
 				}
 			}
 			if at < want || want < 0 {
@@ -404,12 +399,26 @@ func (c *cluster) caughtUp(members ...*member) {
 	})
 }
 
-// others are the members but one.
-func (c *cluster) others(m *member) []*member {
-	return slices.DeleteFunc(slices.Clone(c.members), func(o *member) bool { return o == m })
-}
-
 // running are the members that run.
 func (c *cluster) running() []*member {
 	return slices.DeleteFunc(slices.Clone(c.members), func(o *member) bool { return o.proc == nil })
 }
+
+// wipe removes the member's data, as when its disk is replaced.
+func (m *member) wipe() {
+	m.c.tb.Helper()
+	if err := os.RemoveAll(m.data()); err != nil {
+		m.c.tb.Fatal(err)
+	}
+}
+
+func readFile(tb testing.TB, path string) string {
+	tb.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return string(b)
+}
+
+func encodeID(id [16]byte) string { return base64.RawURLEncoding.EncodeToString(id[:]) }
