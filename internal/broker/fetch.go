@@ -86,11 +86,11 @@ func (b *Broker) fetch(r *network.Request) {
 	b.Traffic.FetchParked.Add(1)
 	// All is read again afterwards: no file need be held open meanwhile, however long that is.
 	op.releaseResults()
-	replica.AwaitFetch(op.parts, int64(op.needBytes-got), wait, op.reader.Follower != replica.NoFollower, func() {
+	r.Park(replica.AwaitFetch(op.parts, int64(op.needBytes-got), wait, op.reader.Follower != replica.NoFollower, func() {
 		op.reader.Again = true
 		op.read()
 		op.reply()
-	})
+	}))
 }
 
 // collect turns the decoded request into what the session deals in. Names become strings here, once for each topic.

@@ -57,7 +57,8 @@ type Conn struct {
 	// writing: somebody takes replies from the queue and writes them, and will look again before it stops.
 	writing    bool
 	closed     bool
-	err        error // why the connection ends; the first reason
+	err        error         // why the connection ends; the first reason
+	failed     chan struct{} // closed when err is set; made when the connection's goroutine waits for it beside others
 	mutedUntil time.Time
 	cond       *sync.Cond // signalled when a request leaves, on failure, at the end of a mute; made when first needed
 	onClose    []func(error)
@@ -130,7 +131,7 @@ func (c *Conn) OnClose(f func(reason error)) {
 	}
 }
 
-// tellClosed calls what was given to OnClose.
+// tellClosed calls what was given to OnClose and expires the requests that are parked.
 func (c *Conn) tellClosed(reason error) {
 	c.mu.Lock()
 	if c.ended == nil {
@@ -138,9 +139,19 @@ func (c *Conn) tellClosed(reason error) {
 	}
 	calls := c.onClose
 	c.onClose = nil
+	var parked []Parked
+	for r := c.head; r != nil; r = r.next {
+		if r.parked != nil {
+			parked = append(parked, r.parked)
+			r.parked = nil
+		}
+	}
 	c.mu.Unlock()
 	for _, f := range calls {
 		f(reason)
+	}
+	for _, p := range parked {
+		p.Expire()
 	}
 }
 
@@ -318,12 +329,17 @@ func (c *Conn) failLocked(err error) {
 	}
 	c.err = err
 	c.nc.Close()
+	if c.failed != nil {
+		close(c.failed)
+		c.failed = nil
+	}
 	c.wakeLocked()
 }
 
 // teardown gives back what the connection holds. Requests that are still being handled give theirs back when they end.
 func (c *Conn) teardown() {
 	c.in.close()
+	c.tellClosed(c.reason())
 	c.mu.Lock()
 	for c.writing {
 		c.active = false
@@ -342,8 +358,14 @@ func (c *Conn) teardown() {
 	for _, r := range done {
 		c.discard(r)
 	}
-	c.tellClosed(err)
 	c.srv.remove(c, err)
+}
+
+// reason is why the connection ends, nil while it doesn't.
+func (c *Conn) reason() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
 }
 
 // discard gives back what a request holds that will not be answered any more.
@@ -369,7 +391,7 @@ func (c *Conn) finish(r *Request, resp any) {
 	if c.srv.opts.Observer != nil {
 		r.replied = c.srv.opts.Clock.Now()
 	}
-	r.resp, r.done = resp, true
+	r.resp, r.done, r.parked = resp, true, nil
 	if c.closed {
 		c.mu.Unlock()
 		c.discard(r)

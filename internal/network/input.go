@@ -155,19 +155,26 @@ func (c *Conn) reserve(r *Request, n int) error {
 // awaitMemory waits for the node's budget. The connection does not read meanwhile; its replies go on leaving.
 func (c *Conn) awaitMemory(cl *claim, n int64) error {
 	c.flush(true)
-	ready := c.srv.budget.enqueue(cl, n)
+	c.mu.Lock()
+	if c.err != nil {
+		defer c.mu.Unlock()
+		return c.err
+	}
+	failed := make(chan struct{})
+	c.failed = failed
+	c.mu.Unlock()
 	select {
-	case <-ready:
+	case <-c.srv.budget.enqueue(cl, n):
+	case <-failed:
+		c.srv.budget.cancel(cl)
 	case <-c.srv.stopping:
 		c.srv.budget.cancel(cl)
 		return errDraining
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.err != nil {
-		return c.err
-	}
-	return nil
+	c.failed = nil
+	return c.err
 }
 
 // parse makes a request of a frame.
@@ -316,10 +323,8 @@ func (c *Conn) readError(err error) error {
 	if isTimeout(err) && c.srv.draining.Load() {
 		return errDraining
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.err != nil {
-		return c.err
+	if reason := c.reason(); reason != nil {
+		return reason
 	}
 	return fmt.Errorf("read: %w", err)
 }

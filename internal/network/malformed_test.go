@@ -2,6 +2,7 @@ package network
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -139,6 +140,31 @@ func TestLengthAloneReservesNothing(t *testing.T) {
 		if got := w.srv.MemoryUsed(); got > 20*firstPiece+growth*firstPiece {
 			t.Errorf("%d KiB of the budget are taken", got>>10)
 		}
+	})
+}
+
+// A connection that is closed while it waits for memory waits no longer.
+func TestClosedConnectionDoesNotWaitForMemory(t *testing.T) {
+	var p parking
+	inWorld(t, Options{MemoryLimit: 10_000}, p.Handle, func(w *world) {
+		a, b := w.dial(), w.dial()
+		a.send(request(1, strings.Repeat("a", 8000)))
+		b.send(request(2, "b"))
+		early := p.take(t, "b")
+		b.send(request(3, strings.Repeat("b", 8000)))
+		synctest.Wait()
+		if n := p.count(); n != 1 {
+			t.Fatalf("%d requests in memory", n)
+		}
+		early.Conn.Close(errors.New("test"))
+		synctest.Wait()
+		if n := w.srv.Conns(); n != 1 {
+			t.Errorf("%d connections", n)
+		}
+		early.NoReply()
+		p.take(t, strings.Repeat("a", 8000)).Reply(text("A"))
+		a.expect(1, "A")
+		w.settled()
 	})
 }
 

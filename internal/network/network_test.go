@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -390,6 +391,53 @@ func TestRepliesAfterTheConnectionHasGone(t *testing.T) {
 		a.Conn.OnClose(func(error) { late = true })
 		if !late {
 			t.Error("OnClose after the end was not called")
+		}
+	})
+}
+
+// expiring answers its request when it expires.
+type expiring struct {
+	r *Request
+	n atomic.Int32
+}
+
+func (e *expiring) Expire() {
+	e.n.Add(1)
+	e.r.Reply(text("so far"))
+}
+
+func TestHangupExpiresWhatIsParked(t *testing.T) {
+	var p parking
+	inWorld(t, Options{}, p.Handle, func(w *world) {
+		for name, hangup := range map[string]func(c *sim.Conn){
+			"closed": func(c *sim.Conn) { c.Close() }, "reset": func(c *sim.Conn) { c.Reset() },
+			"nothing more to send": func(c *sim.Conn) { _ = c.CloseWrite() },
+		} {
+			c := w.dial()
+			c.send(request(1, "a"), request(2, "b"), request(3, "c"))
+			var parked [3]*expiring
+			for i, body := range []string{"a", "b", "c"} {
+				parked[i] = &expiring{r: p.take(t, body)}
+				if i < 2 {
+					parked[i].r.Park(parked[i])
+				}
+			}
+			parked[0].r.Reply(text("A"))
+			hangup(c.Conn.(*sim.Conn))
+			synctest.Wait()
+			parked[2].r.Park(parked[2]) // after the end
+			for i, want := range []int32{0, 1, 1} {
+				if got := parked[i].n.Load(); got != want {
+					t.Errorf("%s: request %d was expired %d times, want %d", name, i, got, want)
+				}
+			}
+			if name == "nothing more to send" {
+				c.expect(1, "A")
+				c.expect(2, "so far")
+				c.expect(3, "so far")
+				c.expectEnd()
+			}
+			w.settled()
 		}
 	})
 }

@@ -28,6 +28,8 @@ type Request struct {
 	resp  any         // Response, PartsResponse, or nil for no reply; guarded by Conn.mu until done
 	next  *Request    // guarded by Conn.mu
 
+	parked Parked // guarded by Conn.mu
+
 	replyBytes       int       // with the length prefix
 	handled, replied time.Time // for the observer; guarded by Conn.mu
 }
@@ -58,6 +60,27 @@ func (r *Request) Close(err error) {
 	r.end("Close")
 	r.Conn.fail(fmt.Errorf("%s v%d, correlation id %d: %w", r.Key, r.Version, r.CorrelationID, err))
 	r.Conn.finish(r, nil)
+}
+
+// Parked is what a request waits for.
+type Parked interface {
+	// Expire ends the wait as if its time were over.
+	Expire()
+}
+
+// Park says what the request waits for: if the client hangs up before the request has ended, the wait is expired, so that nothing
+// is kept for a client that has gone. A client that has only sent its last request gets the answer that there is then.
+func (r *Request) Park(p Parked) {
+	c := r.Conn
+	c.mu.Lock()
+	gone := c.ended != nil && !r.done
+	if !gone && !r.done {
+		r.parked = p
+	}
+	c.mu.Unlock()
+	if gone {
+		p.Expire()
+	}
 }
 
 // DropBody gives the body's memory back before the request ends. A handler that parks a request for long, and needs the body
