@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"gregor/client"
+	"gregor/internal/await"
 	"gregor/internal/config"
 	"gregor/internal/metadata"
 	"gregor/internal/raft"
@@ -96,7 +97,7 @@ func (c *cluster) start(ids ...int) {
 	var wg sync.WaitGroup
 	for _, id := range ids {
 		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(c.t.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(c.t.Context(), await.Patience)
 			defer cancel()
 			o := Options{Config: c.cfgs[id], FS: c.disks[id], Listen: c.net.Listen,
 				Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -148,7 +149,7 @@ func (c *cluster) stop(ids ...int) {
 // leader waits until the running controllers agree on one that leads.
 func (c *cluster) leader() int {
 	c.t.Helper()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(await.Patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		var agreed raft.LeaderAndEpoch
 		same, role := true, raft.Unattached
 		for _, n := range c.nodes {
@@ -172,16 +173,12 @@ func (c *cluster) leader() int {
 // await waits for a condition.
 func (c *cluster) await(what string, cond func() bool) {
 	c.t.Helper()
-	for end := time.Now().Add(20 * time.Second); !cond(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			c.t.Fatalf("waited in vain: %s", what)
-		}
-	}
+	await.True(c.t, what, cond)
 }
 
 func (c *cluster) client(broker int) *client.Client {
 	c.t.Helper()
-	cl, err := client.New(client.Options{Seeds: []string{fmt.Sprintf("10.0.0.%d:9092", broker)}, Timeout: 20 * time.Second,
+	cl, err := client.New(client.Options{Seeds: []string{fmt.Sprintf("10.0.0.%d:9092", broker)}, Timeout: await.Patience,
 		Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			return c.net.Dial(ctx, network, addr)
 		}})

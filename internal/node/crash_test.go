@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"gregor/client"
+	"gregor/internal/await"
 	"gregor/internal/config"
 	"gregor/internal/sim"
 	"gregor/internal/vfs"
@@ -68,7 +69,7 @@ func (w *world) startOn(t *testing.T, disk vfs.FS) {
 func (w *world) client(t *testing.T) *client.Client {
 	t.Helper()
 	dial := w.net // of this life of the node
-	c, err := client.New(client.Options{Seeds: []string{"127.0.0.1:9092"}, Timeout: 20 * time.Second,
+	c, err := client.New(client.Options{Seeds: []string{"127.0.0.1:9092"}, Timeout: await.Patience,
 		Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			return dial.Dial(ctx, network, addr)
 		}})
@@ -101,7 +102,7 @@ func read(t *testing.T, c *client.Client, topic string, partitions int32) [][]st
 		t.Fatal(err)
 	}
 	defer closeConsumer(t, consumer)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	defer cancel()
 	for n := int64(0); n < total; {
 		rs, err := consumer.Poll(ctx)
@@ -174,7 +175,16 @@ func crashes(t *testing.T, settings string, rng *rand.Rand, survive func() float
 		if commits {
 			busy.Go(func() { commit.run(ctx, c) })
 		}
-		time.Sleep(time.Duration(5+rng.IntN(60)) * time.Millisecond) // how far clients get is up to the machine
+		far := 1 + rng.IntN(200)
+		await.True(t, "clients get on", func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			n := 0
+			for _, a := range acked {
+				n += len(a)
+			}
+			return n >= far
+		})
 		mu.Lock()
 		sure := acked
 		for p := range sure {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gregor/client"
+	"gregor/internal/await"
 	"gregor/internal/vfs"
 )
 
@@ -44,19 +45,20 @@ func TestFailingDirectory(t *testing.T) {
 	if len(in["/d1"]) == 0 || len(in["/d2"]) == 0 {
 		t.Fatalf("replicas are not spread: %v", in)
 	}
-	produce := func(partition int32) error {
-		p := c.NewProducer(client.ProducerOptions{DisableIdempotence: true, Acks: client.LeaderAck, DeliveryTimeout: 300 * time.Millisecond})
+	produce := func(partition int32, patience time.Duration) error {
+		p := c.NewProducer(client.ProducerOptions{DisableIdempotence: true, Acks: client.LeaderAck, DeliveryTimeout: patience})
 		defer closeProducer(p)
 		return p.ProduceSync(t.Context(), &client.Record{Topic: "p", Partition: partition, Value: []byte("v")})
 	}
+	const soon = 300 * time.Millisecond // for what can't be written however long one tries
 	broken.Store("/d2")
-	if err := produce(in["/d2"][0]); err == nil {
+	if err := produce(in["/d2"][0], soon); err == nil {
 		t.Error("a record was written to a directory that fails")
 	}
-	if err := produce(in["/d1"][0]); err != nil {
+	if err := produce(in["/d1"][0], await.Patience); err != nil {
 		t.Errorf("the other directory: %v", err)
 	}
-	waitFor(t, "the controller knows of the offline directory", func() bool {
+	await.True(t, "the controller knows of the offline directory", func() bool {
 		m, err := c.Metadata(t.Context(), []string{"p"})
 		return err == nil && m.Topics[0].Partitions[in["/d2"][0]].Leader == -1 && m.Topics[0].Partitions[in["/d1"][0]].Leader == 1
 	})
@@ -74,7 +76,7 @@ func TestFailingDirectory(t *testing.T) {
 	default:
 	}
 	broken.Store("/d")
-	if err := produce(in["/d1"][0]); err == nil {
+	if err := produce(in["/d1"][0], soon); err == nil {
 		t.Error("a record was written although all directories fail")
 	}
 	select {
@@ -82,17 +84,7 @@ func TestFailingDirectory(t *testing.T) {
 		if !errors.Is(err, syscall.EIO) || !strings.Contains(err.Error(), "all log directories are offline") {
 			t.Errorf("the node gives up with %v", err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(await.Patience):
 		t.Error("the node goes on without any directory")
 	}
-}
-
-func waitFor(t *testing.T, what string, ready func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		if ready() {
-			return
-		}
-	}
-	t.Errorf("after 10 s still not: %s", what)
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"gregor/client"
+	"gregor/internal/await"
 	"gregor/internal/config"
 	"gregor/internal/golden"
 	"gregor/internal/log"
@@ -48,7 +49,7 @@ func experimentConfig(t *testing.T, dir string) *config.Broker {
 
 func shutdown(t *testing.T, n *Node) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	defer cancel()
 	if err := n.Shutdown(ctx); err != nil {
 		t.Errorf("shutdown: %v", err)

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"gregor/client"
+	"gregor/internal/api"
 	"gregor/internal/await"
 )
 
@@ -51,15 +53,29 @@ func TestKilledNodes(t *testing.T) {
 // create creates a topic through one broker, again until that works.
 func (p *procs) create(c *client.Client, broker int, name string) {
 	p.t.Helper()
-	node := int32(broker)
+	p.createWith(c, broker, name, 1)
+}
+
+func (p *procs) createWith(c *client.Client, broker int, name string, partitions int32) {
+	p.t.Helper()
 	await.True(p.t, "topic "+name+" created", func() bool {
-		q := kmsg.NewPtrCreateTopicsRequest()
-		topic := kmsg.NewCreateTopicsRequestTopic()
-		topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, 1, 1
-		q.Topics, q.TimeoutMillis = append(q.Topics, topic), 30_000
-		resp, err := c.Raw(p.t.Context(), &node, q)
-		return err == nil && resp.(*kmsg.CreateTopicsResponse).Topics[0].ErrorCode == 0
+		code := p.tryCreate(p.t.Context(), c, broker, name, partitions)
+		return code == 0 || code == api.ErrTopicAlreadyExists.Code // by an attempt whose answer was lost
 	})
+}
+
+// tryCreate asks a broker once to create a topic and returns the error code, -1 without an answer.
+func (p *procs) tryCreate(ctx context.Context, c *client.Client, broker int, name string, partitions int32) int16 {
+	q := kmsg.NewPtrCreateTopicsRequest()
+	topic := kmsg.NewCreateTopicsRequestTopic()
+	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, partitions, 1
+	q.Topics, q.TimeoutMillis = append(q.Topics, topic), 30_000
+	node := int32(broker)
+	resp, err := c.Raw(ctx, &node, q)
+	if err != nil {
+		return -1
+	}
+	return resp.(*kmsg.CreateTopicsResponse).Topics[0].ErrorCode
 }
 
 // leadersAmong waits until a broker knows leaders of all partitions, among those given.

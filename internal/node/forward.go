@@ -254,7 +254,7 @@ func (n *Node) fetcherConnections() *peer.Peers {
 	return peer.New(peer.Options{
 		Dial: n.dial(), Logger: n.logger.With("component", "fetcher"), Rand: n.rand.generator(),
 		ClientID: fmt.Sprintf("broker-%d-fetcher", n.cfg.NodeID), ConnectTimeout: n.cfg.ReplicaSocketTimeout,
-		BackoffMin: time.Millisecond, BackoffMax: quorumBackoffMax, MaxResponseBytes: math.MaxInt32,
+		BackoffMin: time.Millisecond, BackoffMax: quorumBackoffMax, MaxResponseBytes: math.MaxInt32, ReuseMemory: true,
 	})
 }
 

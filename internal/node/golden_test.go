@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"gregor/client"
+	"gregor/internal/await"
 	"gregor/internal/clock"
 	"gregor/internal/golden"
 	"gregor/internal/log"
@@ -100,7 +101,7 @@ func startGolden(t *testing.T, name string) (*Node, string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 		defer cancel()
 		if err := n.Shutdown(ctx); err != nil {
 			t.Errorf("%s: shutdown: %v", name, err)
@@ -368,7 +369,7 @@ func compareRecords(t *testing.T, c *client.Client, tp client.TopicPartition, wa
 			t.Fatal(err)
 		}
 		var got []*client.Record
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 		for len(got) < len(expect) {
 			rs, err := consumer.Poll(ctx)
 			if err != nil {
@@ -424,7 +425,7 @@ func different(r *client.Record, want kafkaRecord) string {
 
 func closeConsumer(t *testing.T, c *client.Consumer) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	defer cancel()
 	if err := c.Close(ctx); err != nil {
 		t.Error(err)

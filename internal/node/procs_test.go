@@ -153,8 +153,7 @@ offsets.topic.num.partitions=2
 		for _, n := range p.nodes {
 			n.kill()
 			if t.Failed() {
-				log, err := os.ReadFile(filepath.Join(n.dir, "log"))
-				t.Logf("node %d's log (%v):\n%s", n.id, err, log)
+				t.Logf("node %d's log:\n%s", n.id, n.log())
 			}
 		}
 	})
@@ -162,6 +161,16 @@ offsets.topic.num.partitions=2
 }
 
 func (n *proc) properties() string { return filepath.Join(n.dir, "server.properties") }
+
+// log is what the node has logged in all its lives.
+func (n *proc) log() string {
+	n.t.Helper()
+	log, err := os.ReadFile(filepath.Join(n.dir, "log"))
+	if err != nil {
+		n.t.Error(err)
+	}
+	return string(log)
+}
 
 // start starts nodes without waiting for them.
 func (p *procs) start(ids ...int) {
