@@ -244,7 +244,7 @@ func (l *link) negotiate(conn net.Conn) (map[int16][2]int16, error) {
 		if _, err := conn.Write(l.frame(nil, q, -1)); err != nil {
 			return nil, err
 		}
-		body, id, err := readFrame(conn, l.p.o.MaxResponseBytes)
+		body, id, err := readFrame(conn, l.p.o.MaxResponseBytes, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -346,8 +346,9 @@ func (l *link) write(conn net.Conn, versions map[int16][2]int16) {
 
 // read takes answers until the connection ends.
 func (l *link) read(conn net.Conn) {
+	var memory []byte
 	for {
-		body, id, err := readFrame(conn, l.p.o.MaxResponseBytes)
+		body, id, err := readFrame(conn, l.p.o.MaxResponseBytes, memory)
 		if err == nil {
 			err = l.answer(conn, id, body)
 		}
@@ -358,8 +359,14 @@ func (l *link) read(conn net.Conn) {
 			l.drop(conn, fmt.Errorf("read from %s: %w", l.addr, err))
 			return
 		}
+		if memory = nil; l.p.o.ReuseMemory && cap(body) <= max(keepMemory, 8*len(body)) {
+			memory = body
+		}
 	}
 }
+
+// keepMemory is how much a connection keeps between responses, if those don't need more.
+const keepMemory = 256 << 10
 
 // answer gives a response to whoever waits for it.
 func (l *link) answer(conn net.Conn, id int32, body []byte) error {
@@ -401,8 +408,8 @@ func decode(q kmsg.Request, body []byte) (kmsg.Response, error) {
 
 var errFrame = errors.New("impossible length of a response")
 
-// readFrame reads the next response: its correlation id, and what follows that.
-func readFrame(r io.Reader, limit int) (body []byte, id int32, err error) {
+// readFrame reads the next response: its correlation id, and what follows that, into memory if it fits there.
+func readFrame(r io.Reader, limit int, memory []byte) (body []byte, id int32, err error) {
 	var head [8]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return nil, 0, err
@@ -414,7 +421,9 @@ func readFrame(r io.Reader, limit int) (body []byte, id int32, err error) {
 	n -= 4
 	// What is announced need not come: memory is taken as bytes arrive.
 	const step = 1 << 20
-	body = make([]byte, 0, min(n, step))
+	if body = memory[:0]; int64(cap(body)) < min(n, step) {
+		body = make([]byte, 0, min(n, step))
+	}
 	for int64(len(body)) < n {
 		have := len(body)
 		body = slices.Grow(body, int(min(n-int64(have), step)))

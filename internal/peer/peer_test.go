@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -322,9 +323,15 @@ func FuzzReadFrame(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 5, 0, 0, 0, 1, 9})
 	f.Add([]byte{0x7f, 0xff, 0xff, 0xff})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		body, _, err := readFrame(&pieces{b}, 1<<20)
+		body, _, err := readFrame(&pieces{b}, 1<<20, nil)
 		if err == nil && len(body)+8 > len(b) {
 			t.Fatalf("%d bytes from %d", len(body), len(b))
+		}
+		for _, room := range []int{1, 2 << 20} {
+			again, _, err2 := readFrame(&pieces{b}, 1<<20, bytes.Repeat([]byte{0xee}, room))
+			if !bytes.Equal(again, body) || (err == nil) != (err2 == nil) {
+				t.Fatalf("%x, %v into used memory, %x, %v otherwise", again, err2, body, err)
+			}
 		}
 		for _, q := range []kmsg.Request{kmsg.NewPtrVoteRequest(), kmsg.NewPtrFetchRequest(), kmsg.NewPtrApiVersionsRequest(), kmsg.NewPtrEnvelopeRequest()} {
 			q.SetVersion(q.MaxVersion())
@@ -383,7 +390,7 @@ func (n *fakeNode) close() { n.l.Close(); n.wg.Wait() }
 
 func (n *fakeNode) serve(c net.Conn) error {
 	for i := 0; ; i++ {
-		head, id, err := readFrame(c, 1<<20)
+		head, id, err := readFrame(c, 1<<20, nil)
 		if err != nil {
 			return err
 		}

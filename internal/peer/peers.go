@@ -37,6 +37,9 @@ type Options struct {
 	BackoffMin, BackoffMax time.Duration
 	// MaxResponseBytes bounds a response. 128 MiB.
 	MaxResponseBytes int
+	// ReuseMemory is for senders with one request at a time under way to an address: the byte fields of a response are valid until
+	// the next request to the same address, whose response takes their place.
+	ReuseMemory bool
 }
 
 func (o Options) withDefaults() Options {
