@@ -214,7 +214,7 @@ func testUpgrade(t *testing.T, leader kind) {
 	})
 	h.progress(3)
 	out := c.box.Must(t, "features", "--bootstrap-server", c.bootstrap(), "describe")
-	if !strings.Contains(out, "kraft.version\tSupportedMinVersion: 0\tSupportedMaxVersion: 1\tFinalizedVersionLevel: 1") {
+	if !strings.Contains(strings.Join(strings.Fields(out), " "), "Feature: kraft.version SupportedMinVersion: 0 SupportedMaxVersion: 1 FinalizedVersionLevel: 1 ") {
 		t.Errorf("after the upgrade:\n%s", out)
 	}
 	c.static = false
