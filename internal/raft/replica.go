@@ -77,8 +77,9 @@ func (r *replica) start(now time.Time) error {
 // returns those to unlink next time.
 func (r *replica) clean(now time.Time, maxBytes int64, maxAge time.Duration, deleted []string) ([]string, error) {
 	r.store.removeDeleted(deleted)
-	start, moved, err := r.store.clean(maxBytes, maxAge)
-	if moved {
+	before := r.store.log.StartOffset()
+	err := r.store.clean(maxBytes, maxAge)
+	if start := r.store.log.StartOffset(); start > before { // after an error as well
 		r.step(now, LogTrimmed{start})
 	}
 	return r.store.deleted(), err

@@ -766,12 +766,13 @@ func (w *world) snapshot() {
 	n.r.store.addSnapshot(id, wr.Bytes())
 	n.step(SnapshotTaken{id})
 	if n.up && w.rng.IntN(2) == 0 {
-		start, moved, err := n.r.store.clean(0, -1)
+		before := n.rlog.StartOffset()
+		err := n.r.store.clean(0, -1)
 		if err != nil {
 			n.crash("disk")
 			return
 		}
-		if moved {
+		if start := n.rlog.StartOffset(); start > before {
 			n.logf("trims its log to %d", start)
 			n.step(LogTrimmed{start})
 		}

@@ -392,9 +392,9 @@ func (s *store) deleted() []string {
 }
 
 // clean drops the oldest snapshots, and the log before the next one, while log and snapshots together are over maxBytes or the
-// oldest snapshot's last record is older than maxAge; negative means no bound. The latest snapshot always stays. It returns
-// the log start offset when it moved.
-func (s *store) clean(maxBytes int64, maxAge time.Duration) (start int64, moved bool, err error) {
+// oldest snapshot's last record is older than maxAge; negative means no bound. The latest snapshot always stays. The log
+// start offset may have moved when it fails.
+func (s *store) clean(maxBytes int64, maxAge time.Duration) error {
 	for {
 		s.mu.Lock()
 		if len(s.snapshots) < 2 {
@@ -411,22 +411,21 @@ func (s *store) clean(maxBytes int64, maxAge time.Duration) (start int64, moved 
 		if !over && maxAge >= 0 {
 			r, err := s.openSnapshot(first)
 			if err != nil {
-				return start, moved, err
+				return err
 			}
 			over = s.now().Sub(time.UnixMilli(r.LastContainedLogTime())) > maxAge
 			if err := r.Close(); err != nil {
-				return start, moved, err
+				return err
 			}
 		}
 		if !over || next.Offset <= s.log.StartOffset() {
 			break
 		}
 		if err := s.trimTo(next); err != nil {
-			return start, moved, err
+			return err
 		}
-		start, moved = next.Offset, true
 	}
-	return start, moved, nil
+	return nil
 }
 
 // openDownload begins a snapshot from the leader.
