@@ -40,9 +40,14 @@ func (s *session) do(stdin, line string) string {
 }
 
 func (s *session) try(stdin, line string) (stdout, stderr string, err error) {
+	return s.run(stdin, line+" --timeout 20s --bootstrap-server "+s.addr)
+}
+
+// run is try for a line that says by itself which node is meant.
+func (s *session) run(stdin, line string) (stdout, stderr string, err error) {
 	var out, errs bytes.Buffer
 	root := Root(&Env{FS: vfs.OS, Stdin: strings.NewReader(stdin), Stdout: &out, Stderr: &errs})
-	root.SetArgs(append(strings.Fields(line), "--bootstrap-server", s.addr, "--timeout", "20s"))
+	root.SetArgs(strings.Fields(line))
 	err = root.ExecuteContext(s.t.Context())
 	return out.String(), errs.String(), err
 }

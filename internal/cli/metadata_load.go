@@ -24,14 +24,15 @@ import (
 	"gregor/internal/vfs"
 )
 
-// imageLoader makes an image of batches and snapshots of the metadata log. Records that can't be are told at the end, with what the
-// image is without them.
+// imageLoader makes an image of batches and snapshots of the metadata log. Records that don't fit are left out.
 type imageLoader struct {
 	l      *metadata.Loader
 	d      *record.Decompressor
 	faults []error
 	next   int64 // the offset after the last one loaded
 	epoch  int32
+	// dataOnly takes no notice of control batches in the image's provenance, as Kafka's shell does for single files.
+	dataOnly bool
 }
 
 func newImageLoader() *imageLoader {
@@ -45,11 +46,12 @@ func newImageLoader() *imageLoader {
 	return x
 }
 
-func (x *imageLoader) image() (*metadata.Image, error) {
-	if len(x.faults) > 0 {
-		return nil, fmt.Errorf("the metadata can't be replayed: %w", errors.Join(x.faults...))
+// image is what was loaded. What didn't fit is told: a segment from the middle of a log begins with changes of what isn't there.
+func (x *imageLoader) image(warn io.Writer) *metadata.Image {
+	if n := len(x.faults); n > 0 {
+		fmt.Fprintf(warn, "gregor: %s without effect, since what they change is not there; the first: %v\n", count(n, "record"), x.faults[0])
 	}
-	return x.l.Image(), nil
+	return x.l.Image()
 }
 
 // batch loads one batch.
@@ -61,6 +63,9 @@ func (x *imageLoader) batch(b record.Batch) error {
 		BaseOffset: b.BaseOffset(), LastOffset: b.LastOffset(), Epoch: b.PartitionLeaderEpoch(), AppendTime: b.MaxTimestamp(), Bytes: b.Size(),
 	}
 	x.next, x.epoch = b.NextOffset(), b.PartitionLeaderEpoch()
+	if b.IsControl() && x.dataOnly {
+		return nil
+	}
 	if !b.IsControl() {
 		it := b.Records(x.d)
 		defer it.Close()

@@ -542,6 +542,7 @@ func loadMetadata(ctx context.Context, e *Env, c *connection, src metadataSource
 	var err error
 	switch {
 	case src.snapshot != "":
+		l.dataOnly = true
 		err = l.file(e.FS, src.snapshot, 0)
 	case src.directory != "":
 		err = l.directory(e.FS, src.directory)
@@ -551,5 +552,5 @@ func loadMetadata(ctx context.Context, e *Env, c *connection, src metadataSource
 	if err != nil {
 		return nil, err
 	}
-	return l.image()
+	return l.image(e.Stderr), nil
 }

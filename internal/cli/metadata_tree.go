@@ -173,10 +173,14 @@ func brokerText(b *metadata.Broker) string {
 	if b.Rack != nil {
 		rack = "Optional[" + *b.Rack + "]"
 	}
+	cordoned := "null" // the broker hasn't said
+	if b.CordonedLogDirs != nil {
+		cordoned = "[" + joined(b.CordonedLogDirs, ", ") + "]"
+	}
 	return fmt.Sprintf("BrokerRegistration(id=%d, epoch=%d, incarnationId=%s, listeners=[%s], supportedFeatures={%s}, rack=%s, fenced=%t, "+
-		"inControlledShutdown=%t, isMigratingZkBroker=%t, directories=[%s], cordonedDirectories=[%s])",
+		"inControlledShutdown=%t, isMigratingZkBroker=%t, directories=[%s], cordonedDirectories=%s)",
 		b.ID, b.Epoch, b.IncarnationID, endpointsText(b.Listeners), rangesText(b.Features), rack, b.Fenced, b.InControlledShutdown, b.MigratingZK,
-		joined(b.LogDirs, ", "), joined(b.CordonedLogDirs, ", "))
+		joined(b.LogDirs, ", "), cordoned)
 }
 
 var protocolNames = map[int16]string{0: "PLAINTEXT", 1: "SSL", 2: "SASL_PLAINTEXT", 3: "SASL_SSL"}
