@@ -16,6 +16,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"pgregory.net/rapid"
+
+	"gregor/internal/await"
 )
 
 func TestMurmur2(t *testing.T) {
@@ -104,10 +106,13 @@ func apiVersions(version int16, code int16, keys ...int16) kmsg.Response {
 	return r
 }
 
-func fakeClient(t *testing.T, f *fakeBroker) *Client {
+func fakeClient(t *testing.T, f *fakeBroker, change ...func(*Options)) *Client {
 	t.Helper()
-	c, err := New(Options{Seeds: []string{"fake"}, Dial: f.dial, Timeout: 2 * time.Second, RequestTimeout: 300 * time.Millisecond,
-		RetryBackoff: time.Millisecond, RetryBackoffMax: 2 * time.Millisecond})
+	o := Options{Seeds: []string{"fake"}, Dial: f.dial, Timeout: await.Patience, RetryBackoff: time.Millisecond, RetryBackoffMax: 2 * time.Millisecond}
+	for _, c := range change {
+		c(&o)
+	}
+	c, err := New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +192,7 @@ func TestTimeouts(t *testing.T) {
 		}
 		return respond(id, false, apiVersions(version, 0, 18, 0, 4, 3, 0, 9))
 	}
-	c := fakeClient(t, f)
+	c := fakeClient(t, f, func(o *Options) { o.Timeout, o.RequestTimeout = 2*time.Second, 300*time.Millisecond })
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if err := c.Ping(ctx); !errors.Is(err, context.DeadlineExceeded) {
@@ -195,7 +200,7 @@ func TestTimeouts(t *testing.T) {
 	}
 	start := time.Now()
 	err := c.Ping(t.Context())
-	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, errTimeout) || time.Since(start) > 10*time.Second {
+	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, errTimeout) || time.Since(start) > await.Patience {
 		t.Errorf("%v after %v", err, time.Since(start))
 	}
 	c.Close()

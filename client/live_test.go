@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"gregor"
+	"gregor/internal/await"
 )
 
 // These tests run against a node that they start, or against the live cluster, Kafka's or gregor's, that CLIENT_TEST_BOOTSTRAP
@@ -30,7 +31,7 @@ func liveClient(t *testing.T, change ...func(*Options)) *Client {
 		t.Cleanup(func() { n.Close() })
 		addr = n.Addr()
 	}
-	o := Options{Seeds: []string{addr}, Timeout: 20 * time.Second}
+	o := Options{Seeds: []string{addr}, Timeout: await.Patience}
 	if os.Getenv("CLIENT_TEST_DEBUG") != "" {
 		o.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
@@ -81,7 +82,7 @@ func TestLiveExactlyOnceOverFlakyConnections(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	breaks := atomic.Int64{}
 	c := liveClient(t, func(o *Options) {
-		o.RetryBackoff, o.RetryBackoffMax, o.Timeout = time.Millisecond, 10*time.Millisecond, 60*time.Second
+		o.RetryBackoff, o.RetryBackoffMax, o.Timeout = time.Millisecond, 10*time.Millisecond, await.Patience
 		o.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			nc, err := (&net.Dialer{}).DialContext(ctx, network, addr)
 			if err != nil {
@@ -95,7 +96,7 @@ func TestLiveExactlyOnceOverFlakyConnections(t *testing.T) {
 			return f, nil
 		}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	defer cancel()
 	name := liveTopic(t, c, 3, nil)
 	p := c.NewProducer(ProducerOptions{BatchBytes: 8000, Codec: Snappy, Linger: time.Millisecond})
@@ -170,12 +171,13 @@ func TestLiveAdmin(t *testing.T) {
 	if err != nil || parts[0].Err != nil {
 		t.Errorf("%v %+v", err, parts)
 	}
-	m, err := c.Metadata(ctx, []string{name})
-	for i := 0; err == nil && len(m.Topics[0].Partitions) != 5 && i < 50; i++ {
-		time.Sleep(20 * time.Millisecond)
+	// A broker hears of what the controller has answered a moment later.
+	var m *Metadata
+	await.True(t, "the new partitions are there", func() bool {
 		m, err = c.Metadata(ctx, []string{name})
-	}
-	if err != nil || len(m.Topics) != 1 || len(m.Topics[0].Partitions) != 5 || m.ClusterID == "" {
+		return err != nil || len(m.Topics) != 1 || len(m.Topics[0].Partitions) == 5
+	})
+	if err != nil || len(m.Topics) != 1 || m.ClusterID == "" {
 		t.Errorf("%v %+v", err, m)
 	}
 	r := Resource{TopicResource, name}
@@ -186,8 +188,11 @@ func TestLiveAdmin(t *testing.T) {
 	if err := c.AlterConfigs(ctx, r, []ConfigChange{{"retention.ms", SetConfig, "x"}}, false); err == nil {
 		t.Error("nonsense accepted")
 	}
-	time.Sleep(200 * time.Millisecond)
-	cfg, err := c.DescribeConfigs(ctx, []Resource{r}, []string{"retention.ms", "cleanup.policy"}, true)
+	var cfg []ResourceConfigs
+	await.True(t, "the new settings are there", func() bool {
+		cfg, err = c.DescribeConfigs(ctx, []Resource{r}, []string{"retention.ms", "cleanup.policy"}, true)
+		return err != nil || len(cfg[0].Entries) != 2 || *cfg[0].Entries[1].Value != "100000"
+	})
 	if err != nil || len(cfg[0].Entries) != 2 || *cfg[0].Entries[1].Value != "200000" || *cfg[0].Entries[0].Value != "delete,compact" || cfg[0].Entries[0].Doc == "" {
 		t.Errorf("%v %+v", err, cfg)
 	}
@@ -213,7 +218,7 @@ func TestLiveAdmin(t *testing.T) {
 
 func TestLiveProduceConsume(t *testing.T) {
 	c := liveClient(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	defer cancel()
 	name := liveTopic(t, c, 3, nil)
 	n := 0
@@ -295,7 +300,7 @@ func TestLiveGroup(t *testing.T) {
 	c := liveClient(t)
 	for _, a := range []Assignor{RangeAssignor{}, CooperativeStickyAssignor{}} {
 		t.Run(a.Name(), func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 			defer cancel()
 			name := liveTopic(t, c, 4, nil)
 			group := name + "-group"
@@ -313,7 +318,7 @@ func TestLiveGroup(t *testing.T) {
 			produce(400)
 			open := func() *Consumer {
 				u, err := c.NewConsumer(ConsumerOptions{Group: group, Topics: []string{name}, Reset: ResetEarliest, Assignors: []Assignor{a},
-					Heartbeat: 300 * time.Millisecond, Session: 10 * time.Second, Rebalance: 20 * time.Second})
+					Heartbeat: 300 * time.Millisecond, Session: time.Minute, Rebalance: await.Patience})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -332,12 +337,7 @@ func TestLiveGroup(t *testing.T) {
 				t.Fatal(err)
 			}
 			u2 := open()
-			for len(u2.Assignment()) != 2 || len(u1.Assignment()) != 2 {
-				if ctx.Err() != nil {
-					t.Fatalf("assignments %v %v", u1.Assignment(), u2.Assignment())
-				}
-				time.Sleep(50 * time.Millisecond)
-			}
+			await.True(t, "both members have two partitions", func() bool { return len(u2.Assignment()) == 2 && len(u1.Assignment()) == 2 })
 			g, err := c.DescribeGroup(ctx, group)
 			if err != nil || g.Err != nil || g.State != "Stable" || len(g.Members) != 2 || len(g.Members[0].Assigned) != 2 || g.Protocol != a.Name() {
 				t.Errorf("%v %+v", err, g)
@@ -366,12 +366,7 @@ func TestLiveGroup(t *testing.T) {
 			if err := u1.Close(ctx); err != nil {
 				t.Error(err)
 			}
-			for len(u2.Assignment()) != 4 {
-				if ctx.Err() != nil {
-					t.Fatalf("assignment %v", u2.Assignment())
-				}
-				time.Sleep(50 * time.Millisecond)
-			}
+			await.True(t, "the second member has all partitions", func() bool { return len(u2.Assignment()) == 4 })
 			if err := u2.Commit(ctx); err != nil {
 				t.Error(err)
 			}

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
+	"gregor/internal/await"
 	"gregor/internal/clock"
 	"gregor/internal/golden"
 	"gregor/internal/message"
@@ -80,7 +80,7 @@ func TestRaftNodeOnKafkasData(t *testing.T) {
 		}
 		stop := func(n *raft.Node, g *SnapshotGenerator) {
 			t.Helper()
-			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 			defer cancel()
 			g.Close()
 			if err := n.Shutdown(ctx); err != nil {

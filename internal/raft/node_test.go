@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"gregor/internal/await"
 	"gregor/internal/clock"
 	"gregor/internal/message"
 	"gregor/internal/uuid"
@@ -84,7 +85,7 @@ func (r *recorder) BeginShutdown() {
 // wait waits until ok holds, which is called with the recorder locked.
 func (r *recorder) wait(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	timer := time.AfterFunc(5*time.Second, func() {
+	timer := time.AfterFunc(await.Patience, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.closed = true
@@ -139,7 +140,7 @@ func openMem(t *testing.T, o Options, l Log) *Node {
 
 func shutdown(t *testing.T, n *Node) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	defer cancel()
 	if err := n.Shutdown(ctx); err != nil {
 		t.Fatalf("shutdown: %v", err)

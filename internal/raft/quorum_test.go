@@ -13,6 +13,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"gregor/internal/await"
 	"gregor/internal/clock"
 	"gregor/internal/message"
 	"gregor/internal/uuid"
@@ -109,7 +110,7 @@ func (c *cluster) stop(id int32) {
 	c.mu.Lock()
 	n := c.nodes[id]
 	c.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	defer cancel()
 	_ = n.Shutdown(ctx)
 	c.mu.Lock()
