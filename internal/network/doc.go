@@ -5,7 +5,7 @@
 // earlier request waits, writes the reply itself, so that an ordinary request costs one read, one write and no handoff. A
 // handler that cannot answer at once parks the request and calls Reply later from any goroutine; the connection reads on, within
 // bounds, and the replies leave in request order. What a request waits for can be told with Park: a client that hangs up ends the
-wait.
+// wait.
 //
 // Memory: a request's bytes are held from its first byte to its reply and count against a budget for the whole node. A
 // connection that needs more than is free waits for it without reading, so that TCP slows the client. Buffers grow as bytes
