@@ -106,12 +106,9 @@ func BenchmarkRead(b *testing.B) {
 
 // TestManyPartitions measures what many partitions cost; it prints, and checks only that they come back.
 func TestManyPartitions(t *testing.T) {
-	n := 1000
+	n := 200
 	if os.Getenv("GREGOR_MANY") != "" {
 		fmt.Sscan(os.Getenv("GREGOR_MANY"), &n)
-	}
-	if testing.Short() {
-		n = 100
 	}
 	w := newWorld(t, vfs.OS, t.TempDir())
 	w.opts = func(o *Options) { o.MaxOpenFiles, o.Clock, o.NoBackground = 200, clock.System, false }

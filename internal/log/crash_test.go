@@ -368,12 +368,8 @@ func (r *crashRun) pending(h *history, n int, f func()) {
 const crashSeeds = 8
 
 func TestCrashAtEveryOperation(t *testing.T) {
-	seeds := uint64(crashSeeds)
-	steps := 120
-	if testing.Short() {
-		seeds = 2
-	}
-	for seed := range seeds {
+	const steps = 120
+	for seed := range uint64(crashSeeds) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			mem := vfs.NewMem()

@@ -80,11 +80,7 @@ func useAll(w *world, l *Log, check func(what string, err error)) {
 
 // Whatever a file holds, it concerns who needs those bytes: they get CORRUPT_MESSAGE, and the directory stays online.
 func TestDamageIsNotTheDisk(t *testing.T) {
-	seeds := uint64(150)
-	if testing.Short() {
-		seeds = 30
-	}
-	for seed := range seeds {
+	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		w := damagedWorld(t)
 		var history []string
