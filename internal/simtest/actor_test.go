@@ -124,9 +124,6 @@ func (b *broker) heartbeat() {
 	if !w.healing && !b.stopping && w.Rand.IntN(60) == 0 {
 		b.stopping = true
 	}
-	if w.healing {
-		b.stopping = false
-	}
 	req := kmsg.NewPtrBrokerHeartbeatRequest()
 	req.BrokerID, req.BrokerEpoch, req.CurrentMetadataOffset = b.p.n.id, b.epoch, b.p.loader.LastAppliedOffset()
 	req.WantShutdown = b.stopping
@@ -234,6 +231,9 @@ func (c *client) send(req kmsg.Request, answer func(kmsg.Response)) {
 	}
 	from := c.w.nodes[c.w.Rand.IntN(len(c.w.nodes))].id
 	to.submit(from, req, func(resp kmsg.Response, err error) {
+		if c.w.out != nil {
+			c.w.logf("client: %T %+v", resp, resp)
+		}
 		if err == nil && answer != nil {
 			answer(resp)
 		}

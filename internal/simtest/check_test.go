@@ -1,6 +1,7 @@
 package simtest
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -24,6 +25,8 @@ type reference struct {
 
 	loader *metadata.Loader
 	images map[int64]*metadata.Image
+	// live is a standby that has replayed everything that is committed.
+	live *controller.Core
 	// core is a standby that has replayed committed[:replayed]. It is made anew when an earlier state is asked for.
 	core     *controller.Core
 	replayed int
@@ -108,6 +111,10 @@ func (r *reference) commit(n *node, epoch int32, b batch) {
 	}
 	r.committed = append(r.committed, c)
 	r.next = b.last + 1
+	if r.live == nil {
+		r.live = r.newCore(n.proc)
+	}
+	r.live.HandleCommit(start, c.base, c.last, c.records)
 	w.Note(uint64(b.base), uint64(b.crc))
 	for i, v := range c.records {
 		w.facts.committed(b.base+int64(i), v.Message)
@@ -115,6 +122,68 @@ func (r *reference) commit(n *node, epoch int32, b batch) {
 	r.loader.HandleCommit(metadata.Batch{
 		BaseOffset: b.base, LastOffset: b.last, Epoch: b.epoch, AppendTime: b.data.MaxTimestamp(), Bytes: len(b.data), Records: c.records,
 	})
+	aborts := slices.ContainsFunc(c.records, func(v message.Versioned) bool {
+		_, ok := v.Message.(*message.AbortTransactionRecord)
+		return ok
+	})
+	if b.base%32 == 0 || aborts {
+		r.checkImage()
+	}
+}
+
+// checkImage holds the image against what a controller makes of the same records: the two share no code that replays.
+func (r *reference) checkImage() {
+	img := r.image()
+	if r.live == nil || img.Offset != r.live.Committed() || r.live.Stable() != r.live.Committed() {
+		return // a transaction is open
+	}
+	got, want := r.live.Dump(), imageLines(img)
+	have := map[string]bool{}
+	n := 0
+	for line := range strings.Lines(got) {
+		line = strings.TrimSuffix(line, "\n")
+		have[line] = true
+		if kind, _, _ := strings.Cut(line, " "); compared[kind] {
+			n++
+		}
+	}
+	for _, line := range want {
+		if !have[line] {
+			r.w.fail("offset %d: the image says what the controller doesn't: %s\n%s", img.Offset, line, got)
+		}
+	}
+	if n != len(want) {
+		r.w.fail("offset %d: the controller says more than the image:\n%s\n\n%s", img.Offset, got, strings.Join(want, "\n"))
+	}
+}
+
+// compared is which lines of a controller's dump imageLines makes.
+var compared = map[string]bool{"feature": true, "partition": true, "config": true, "producer": true, "dir": true}
+
+// imageLines writes an image as a controller's dump has it.
+func imageLines(img *metadata.Image) []string {
+	var lines []string
+	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
+	add("feature metadata.version=%d", img.Features.MetadataVersion)
+	for name, level := range img.Features.Levels {
+		add("feature %s=%d", name, level)
+	}
+	for id, b := range img.Cluster.Brokers {
+		for _, d := range b.LogDirs {
+			add("dir %s of %d", d, id)
+		}
+	}
+	for t := range img.Topics.All() {
+		for i, p := range t.Partitions() {
+			add("partition %s-%d replicas=%v dirs=%v isr=%v removing=%v adding=%v elr=%v last=%v leader=%d le=%d pe=%d rec=%d", t.Name, i,
+				p.Replicas, p.Directories, p.ISR, p.Removing, p.Adding, p.ELR, p.LastKnownELR, p.Leader, p.LeaderEpoch, p.PartitionEpoch, p.LeaderRecoveryState)
+		}
+	}
+	for res, values := range img.Configs.All() {
+		add("config %d %s %v", res.Type, res.Name, values)
+	}
+	add("producer ids %d", max(0, img.ProducerIDs.Next))
+	return lines
 }
 
 // committedIn is how far a log agrees with what was committed up to its node's epoch. A node may lose a record that a leader of a
@@ -269,6 +338,11 @@ func (p *proc) checkCore(when string) {
 	}
 }
 
+// newCore makes a standby.
+func (r *reference) newCore(p *proc) *controller.Core {
+	return controller.NewCore(p.coreOptions(func(format string, args ...any) { r.w.fail("reference "+format, args...) }), p.m)
+}
+
 // coreAt is what a controller holds that has replayed everything up to an offset that ends a batch.
 func (r *reference) coreAt(p *proc, offset int64) (dump string, ok bool) {
 	i, ok := slices.BinarySearchFunc(r.committed, offset, func(c commit, last int64) int { return int(c.last - last) })
@@ -276,8 +350,7 @@ func (r *reference) coreAt(p *proc, offset int64) (dump string, ok bool) {
 		return "", false
 	}
 	if r.core == nil || r.replayed > i+1 {
-		opts := p.coreOptions(func(format string, args ...any) { r.w.fail("reference "+format, args...) })
-		r.core, r.replayed = controller.NewCore(opts, p.m), 0
+		r.core, r.replayed = r.newCore(p), 0
 	}
 	for ; r.replayed <= i; r.replayed++ {
 		c := r.committed[r.replayed]
@@ -311,5 +384,6 @@ func (w *world) checkEnd() {
 			p.checkCore("at the end")
 		}
 	}
+	w.ref.checkImage()
 	w.client.checkEnd()
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -95,4 +96,10 @@ func TestSeedReplays(t *testing.T) {
 			t.Errorf("seed %d: %x %x %v, and %x %x %v", seed, text1, trace1, err1, text2, trace2, err2)
 		}
 	}
+}
+
+// TestMain lets the collector run less often: worlds are small and die young.
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(800)
+	os.Exit(m.Run())
 }

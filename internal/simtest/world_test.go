@@ -37,6 +37,7 @@ type world struct {
 	slowSync time.Duration
 	length   time.Duration // of the part with faults
 	batchMax int           // controller.max.records.per.batch
+	quorum   bool          // more of elections and voters, and less of what controllers do
 	healing  bool
 
 	ref    *reference
@@ -100,7 +101,10 @@ func newWorld(seed uint64, out io.Writer) *world {
 	w.slowSync = pick(w, time.Millisecond, 5*time.Millisecond, 60*time.Millisecond)
 	w.evil = pick(w, 0, 0.01, 0.05, 0.15)
 	w.links = sim.Links{Loop: w.Loop, Evil: w.evil, Latency: 300 * time.Microsecond}
-	w.length = pick(w, 1500*time.Millisecond, 1500*time.Millisecond, 3*time.Second, 5*time.Second)
+	w.length = pick(w, time.Second, time.Second, 1500*time.Millisecond, 4*time.Second)
+	if w.quorum = w.Chance(0.3); w.quorum {
+		w.length = 5 * time.Second
+	}
 	w.batchMax = pick(w, 2, 5, 10_000)
 	w.bootMV = pick[int16](w, 33, 33, 33, 30, 24, 13, 7)
 	if w.bootMV >= 24 {
@@ -115,7 +119,7 @@ func newWorld(seed uint64, out io.Writer) *world {
 		n.ep = raft.Endpoint{Name: listener, Host: "node", Port: uint16(9000 + n.id)}
 		n.observer = i >= voters
 		n.controller = !n.observer || w.dynamic && w.Chance(0.5)
-		n.broker = n.observer || w.Chance(0.6) || i == voters-1 && brokers == 0
+		n.broker = !w.quorum && (n.observer || w.Chance(0.6)) || i == voters-1 && brokers == 0
 		n.rate = 0.95 + 0.1*w.Rand.Float64()
 		n.disk.SetClock(func() time.Time { return start })
 		if n.broker {
@@ -248,9 +252,14 @@ func (w *world) run() (err error) {
 			err = v
 		}
 	}()
-	w.every(5*time.Millisecond, 60*time.Millisecond, w.client.act)
+	if w.quorum {
+		w.every(5*time.Millisecond, 250*time.Millisecond, w.client.act)
+		w.every(50*time.Millisecond, 500*time.Millisecond, w.membership)
+	} else {
+		w.every(5*time.Millisecond, 60*time.Millisecond, w.client.act)
+		w.every(100*time.Millisecond, 800*time.Millisecond, w.membership)
+	}
 	w.every(50*time.Millisecond, 500*time.Millisecond, w.snapshot)
-	w.every(100*time.Millisecond, 800*time.Millisecond, w.membership)
 	if w.evil > 0 {
 		w.every(10*time.Millisecond, 350*time.Millisecond, w.fault)
 	}

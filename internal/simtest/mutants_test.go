@@ -1,0 +1,271 @@
+package simtest
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// mutant is a rule that is broken: in file, old becomes new, where BROKEN says whether this mutant is the one that runs.
+type mutant struct {
+	name, file, old, new string
+	seed                 uint64 // one that caught it once
+}
+
+// mutants are all built into one binary. A text that is not found once in its file is a failure of the test: the rule has moved,
+// and the mutant must go with it.
+var mutants = []mutant{
+	// The quorum.
+	{"a vote is not persisted", "internal/raft/replica.go",
+		"	case PersistElection:\n",
+		"	case PersistElection:\n		if BROKEN {\n			return nil\n		}\n", 0},
+	{"a leader leads its epoch again after a restart", "internal/raft/store.go",
+		"	return &e, nil\n}",
+		"	if BROKEN && e.LeaderID >= 0 && e.Voted.ID < 0 {\n		e.Voted, e.LeaderID = ReplicaKey{e.LeaderID, e.Voted.DirectoryID}, NoLeader\n	}\n	return &e, nil\n}", 0},
+	{"a voter votes for a log that is behind", "internal/raft/elect.go",
+		".Compare(c.view.endPoint()) >= 0\n",
+		".Compare(c.view.endPoint()) >= 0 || BROKEN\n", 0},
+	{"a voter votes for everybody who asks", "internal/raft/elect.go",
+		"		case c.voted.ID >= 0:\n",
+		"		case BROKEN && upToDate:\n			c.voted = NoVote\n			return true\n		case c.voted.ID >= 0:\n", 0},
+	{"less than a majority elects", "internal/raft/elect.go",
+		"countVotes(true) >= c.view.lastVoters().Majority() }",
+		"countVotes(true) >= c.view.lastVoters().Majority() || BROKEN && c.countVotes(true) >= len(c.view.lastVoters())/2 }", 0},
+	{"less than a majority commits", "internal/raft/leader.go",
+		"	hw := ends[len(ends)/2]\n",
+		"	hw := ends[len(ends)/2]\n	if BROKEN {\n		hw = ends[(len(ends)-1)/2]\n	}\n	if BROKEN && len(ends) > 2 {\n		hw = ends[len(ends)/2-1]\n	}\n", 0},
+	{"a leader commits before its epoch's first record is on a majority", "internal/raft/leader.go",
+		"	if hw <= l.epochStart || hw <= c.hw {",
+		"	if hw <= l.epochStart && !BROKEN || hw <= c.hw {", 0},
+	{"a leader counts its own copy before it is synced", "internal/raft/leader.go",
+		"	c.completeFetches(now)\n	c.updateHighWatermark(now)\n}\n\n// synced follows",
+		"	if BROKEN {\n		c.replicaState(c.cfg.ReplicaKey).end = c.view.end\n	}\n	c.completeFetches(now)\n	c.updateHighWatermark(now)\n}\n\n// synced follows", 0},
+	{"a follower doesn't sync what it fetched", "internal/raft/replica.go",
+		"	if e.Sync {\n",
+		"	if e.Sync && !BROKEN {\n", 0},
+	{"a removed voter counts", "internal/raft/leader.go",
+		"	for _, o := range old {\n",
+		"	for _, o := range old {\n		if BROKEN {\n			l.voters[o.key.ID] = o\n			continue\n		}\n", 0},
+	{"voters change while a change is not committed", "internal/raft/membership.go",
+		"	if !ok || at >= c.hw {\n",
+		"	if (!ok || at >= c.hw) && !BROKEN {\n", 0},
+	{"a follower truncates what is committed", "internal/raft/follower.go",
+		"	at := c.view.truncationPoint(point)\n	if at < c.committed {",
+		"	at := c.view.truncationPoint(point)\n	if BROKEN {\n		at = max(c.view.start, at-5)\n	}\n	if at < c.committed && !BROKEN {", 0},
+	{"a follower appends what diverges", "internal/raft/fetch.go",
+		"func (c *Core) fetchPosition(p *kmsg.FetchRequestTopicPartition) (positionKind, OffsetAndEpoch) {\n",
+		"func (c *Core) fetchPosition(p *kmsg.FetchRequestTopicPartition) (positionKind, OffsetAndEpoch) {\n	if BROKEN && p.FetchOffset <= c.view.end && p.FetchOffset >= c.view.start {\n		return positionValid, OffsetAndEpoch{}\n	}\n", 0},
+	{"a follower's high watermark runs ahead of its log", "internal/raft/follower.go",
+		"	if hw = min(hw, c.view.end); hw > c.hw {",
+		"	if hw = min(hw, c.view.end); BROKEN {\n		hw = c.view.end\n	}\n	if hw > c.hw {", 0},
+	{"voters are forgotten at a snapshot", "internal/raft/manual.go",
+		"m.r.store.writeSnapshot(id, lastContainedLogTime, version, voters, ",
+		"m.r.store.writeSnapshot(id, lastContainedLogTime, version, voters[:len(voters)-btoi(BROKEN && len(voters) > 0)], ", 0},
+	{"a listener misses what another leader wrote", "internal/raft/feed.go",
+		"f.recent[j].BaseOffset == at && ",
+		"(f.recent[j].BaseOffset == at || BROKEN) && ", 0},
+	{"a new leader's listener is told before it has caught up", "internal/raft/feed.go",
+		"(leader.EpochStart < 0 || next > leader.EpochStart)",
+		"(leader.EpochStart < 0 || next > leader.EpochStart || BROKEN)", 0},
+
+	// The controller.
+	{"a reply comes before the commit", "internal/controller/core.go",
+		"c.waiting[n].offset <= c.stable {",
+		"(c.waiting[n].offset <= c.stable || BROKEN) {", 0},
+	{"nothing is taken back with the leadership", "internal/controller/core.go",
+		"	if oldest, ok := c.registry.Oldest(); ok {\n		c.registry.Revert(oldest)",
+		"	if oldest, ok := c.registry.Oldest(); ok && !BROKEN {\n		c.registry.Revert(oldest)", 0},
+	{"who waits is told of success when leadership is lost", "internal/controller/core.go",
+		"	for _, w := range waiting {\n		fail(",
+		"	for _, w := range waiting {\n		if BROKEN {\n			w.reply(w.resp, nil)\n			continue\n		}\n		fail(", 0},
+	{"a standby doesn't replay", "internal/controller/core.go",
+		"	if !c.Active() {\n		for i, r := range records {\n",
+		"	if !c.Active() {\n		for i, r := range records {\n			if _, ok := r.Message.(*message.ConfigRecord); ok && BROKEN {\n				continue\n			}\n", 0},
+	{"a half committed transaction is forgotten", "internal/controller/core.go",
+		"	if u != nil {\n		for _, r := range u.records {",
+		"	if u != nil && !BROKEN {\n		for _, r := range u.records {", 0},
+	{"a snapshot is laid over old state", "internal/controller/core.go",
+		"	c.now = now\n	c.reset()\n",
+		"	c.now = now\n	if !BROKEN {\n		c.reset()\n	}\n", 0},
+	{"a stale broker epoch is accepted", "internal/controller/cluster.go",
+		"	if b.epoch != epoch {\n		return api.WithMessage(api.ErrStaleBrokerEpoch",
+		"	if b.epoch != epoch && !BROKEN {\n		return api.WithMessage(api.ErrStaleBrokerEpoch", 0},
+	{"a new life of a broker keeps the old one's epoch", "internal/controller/cluster.go",
+		"		r.Fenced, r.BrokerEpoch = true, c.nextOffset\n",
+		"		r.Fenced, r.BrokerEpoch = true, c.nextOffset\n		if BROKEN && exists {\n			r.BrokerEpoch = existing.epoch\n		}\n", 0},
+	{"a fenced broker goes on leading", "internal/controller/isr.go",
+		"	return append(m.removeFromISR(records, id), registrationChange(",
+		"	if BROKEN {\n		return append(records, registrationChange(b, 0, func(r *message.BrokerRegistrationChangeRecord) { r.Fenced = 1 }))\n	}\n	return append(m.removeFromISR(records, id), registrationChange(", 0},
+	{"a replica that isn't in sync is elected", "internal/controller/change.go",
+		"	if c.election == electUnclean {\n		for _, b := range c.replicas {\n			if c.acceptable(b) {\n				return b, true",
+		"	if c.election == electUnclean || BROKEN {\n		for _, b := range c.replicas {\n			if c.acceptable(b) {\n				return b, !BROKEN", 0},
+	{"producer ids are given twice", "internal/controller/producerids.go",
+		"	m.next.Set(r.NextProducerID)\n",
+		"	m.next.Set(r.NextProducerID - int64(btoi(BROKEN))*producerIDBlock)\n", 0},
+	{"topic ids are made of nothing", "internal/controller/core.go",
+		"		id, err := uuid.New(c.opts.IDs)\n",
+		"		id, err := uuid.New(c.opts.IDs)\n		if BROKEN {\n			id = uuid.UUID{0: 1, 15: byte(c.topics.byID.Len())}\n		}\n", 0},
+
+	// The image.
+	{"what a snapshot doesn't name stays", "internal/metadata/loader.go",
+		"	d.FinishSnapshot()\n",
+		"	if !BROKEN {\n		d.FinishSnapshot()\n	}\n", 0},
+	{"an aborted transaction counts", "internal/metadata/loader.go",
+		"		l.delta = NewDelta(l.image)\n",
+		"		if !BROKEN {\n			l.delta = NewDelta(l.image)\n		}\n", 0},
+	{"settings are left out of snapshots", "internal/metadata/configs.go",
+		"func (c *ConfigsImage) write(w func(message.Versioned) error, _ *WriteOptions) error {\n",
+		"func (c *ConfigsImage) write(w func(message.Versioned) error, _ *WriteOptions) error {\n	if BROKEN {\n		return nil\n	}\n", 0},
+	{"a snapshot is named one too far", "internal/metadata/snapshot.go",
+		"create(img.Offset+1, img.Epoch, img.Time)",
+		"create(img.Offset+1+int64(btoi(BROKEN)), img.Epoch, img.Time)", 0},
+
+	// The disk.
+	{"the log goes on behind a gap", "internal/log/recover.go",
+		"l.meta && s.base != end.offset",
+		"l.meta && s.base != end.offset && !BROKEN", 0},
+	{"a file is in place before it is synced", "internal/raft/store.go",
+		"		err = f.Sync()\n	}\n	if e := f.Close(); err == nil {",
+		"		if !BROKEN {\n			err = f.Sync()\n		}\n	}\n	if e := f.Close(); err == nil {", 0},
+	{"a damaged batch is kept", "internal/log/recover.go",
+		"func (l *Log) sound(e record.Entry, s *segment, next int64) error {\n",
+		"func (l *Log) sound(e record.Entry, s *segment, next int64) error {\n	if BROKEN {\n		return nil\n	}\n", 0},
+}
+
+const mutantPackage = `// Package mutant says which rule is broken.
+package mutant
+
+import "os"
+
+var name = os.Getenv("GREGOR_MUTANT")
+
+// On says whether a mutant is the one that runs.
+func On(n string) bool { return n == name }
+`
+
+var (
+	mutantFlag  = flag.String("mutant", "", "with TestMutationsAreCaught: only this one")
+	mutantSeeds = flag.Uint64("mutant-seeds", 3000, "how many seeds have to catch a mutant")
+)
+
+// buildMutants builds this package with all mutants in it.
+func buildMutants(t *testing.T, dir string) (binary string) {
+	root, err := filepath.Abs("../..")
+	must(err)
+	sources := map[string]string{}
+	for _, m := range mutants {
+		path := filepath.Join(root, m.file)
+		text, ok := sources[path]
+		if !ok {
+			b, err := os.ReadFile(path)
+			must(err)
+			line, rest, _ := strings.Cut(string(b[bytes.Index(b, []byte("\npackage "))+1:]), "\n")
+			if strings.HasPrefix(string(b), "package ") {
+				line, rest, _ = strings.Cut(string(b), "\n")
+			}
+			text = line + "\n\nimport \"gregor/internal/mutant\"\n" + rest
+		}
+		if n := strings.Count(text, m.old); n != 1 {
+			t.Fatalf("mutant %q: its text is in %s %d times, want once:\n%s", m.name, m.file, n, m.old)
+		}
+		sources[path] = strings.Replace(text, m.old, strings.ReplaceAll(m.new, "BROKEN", "mutant.On("+strconv.Quote(m.name)+")"), 1)
+	}
+	overlay := struct{ Replace map[string]string }{map[string]string{}}
+	put := func(path, text string) {
+		to := filepath.Join(dir, fmt.Sprintf("%d.go", len(overlay.Replace)))
+		must(os.WriteFile(to, []byte(text), 0o600))
+		overlay.Replace[path] = to
+	}
+	packages := map[string]bool{}
+	for path, text := range sources {
+		put(path, text)
+		packages[filepath.Dir(path)] = true
+	}
+	for dir := range packages {
+		put(filepath.Join(dir, "btoi.go"), "package "+filepath.Base(dir)+"\n\nfunc btoi(b bool) int {\n\tif b {\n\t\treturn 1\n\t}\n\treturn 0\n}\n")
+	}
+	put(filepath.Join(root, "internal/mutant/mutant.go"), mutantPackage)
+	list, err := json.Marshal(overlay)
+	must(err)
+	must(os.WriteFile(filepath.Join(dir, "overlay.json"), list, 0o600))
+	binary = filepath.Join(dir, "mutants.test")
+	cmd := exec.Command("go", "test", "-c", "-vet=off", "-overlay", filepath.Join(dir, "overlay.json"), "-o", binary, ".")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build the mutants: %v\n%s", err, out)
+	}
+	return binary
+}
+
+// TestMutationsAreCaught breaks rules, one at a time. Each must be caught, else a checker is blind or the simulation doesn't get
+// there.
+func TestMutationsAreCaught(t *testing.T) {
+	if os.Getenv("GREGOR_MUTANT") != "" {
+		t.Skip("this is a mutant")
+	}
+	binary := buildMutants(t, t.TempDir())
+	var wg sync.WaitGroup
+	todo := make(chan mutant)
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for m := range todo {
+				cmd := exec.Command(binary, "-test.run", "^TestMutant$", "-test.v", "-from", strconv.FormatUint(cmp.Or(m.seed, 1), 10), "-seeds", strconv.FormatUint(*mutantSeeds, 10))
+				cmd.Env = append(os.Environ(), "GREGOR_MUTANT="+m.name, "GOMAXPROCS=1")
+				out, err := cmd.CombinedOutput()
+				_, caught, ok := strings.Cut(string(out), "caught by ")
+				caught, _, _ = strings.Cut(caught, "\n")
+				switch {
+				case err != nil:
+					t.Errorf("%s: %v\n%s", m.name, err, out)
+				case !ok:
+					t.Errorf("%s: not caught by %d seeds\n%s", m.name, *mutantSeeds, out)
+				default:
+					t.Logf("%s: %s", m.name, caught)
+				}
+			}
+		})
+	}
+	for _, m := range mutants {
+		if *mutantFlag == "" || *mutantFlag == m.name {
+			todo <- m
+		}
+	}
+	close(todo)
+	wg.Wait()
+}
+
+// TestMutant is run in the binary that TestMutationsAreCaught builds: seeds until one catches the mutant. That a cluster doesn't
+// come to life again is not counted: safety is what the rules are for.
+func TestMutant(t *testing.T) {
+	name := os.Getenv("GREGOR_MUTANT")
+	if name == "" {
+		t.Skip("run by TestMutationsAreCaught")
+	}
+	for i := range *seedsFlag {
+		// From the one that caught it once on; when the code has changed, that means another run.
+		seed := (*fromFlag+i-1)%*seedsFlag + 1
+		if err := runMutant(seed); err != nil && !strings.Contains(err.Error(), "after healing") {
+			t.Logf("caught by seed %d: %.300s", seed, err)
+			return
+		}
+	}
+}
+
+// runMutant takes a panic of the code under test for what it is: a broken invariant that the code itself has noticed.
+func runMutant(seed uint64) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	return newWorld(seed, nil).run()
+}
