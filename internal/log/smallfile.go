@@ -55,6 +55,11 @@ const (
 	syncNone
 )
 
+// ReplaceFile replaces a small file at once and durably: after a crash it has the old contents or the new.
+func ReplaceFile(fsys vfs.FS, name string, data []byte) error {
+	return replaceFile(fsys, name, data, syncAll)
+}
+
 // replaceFile writes name whole: to name.tmp first, renamed over it.
 func replaceFile(fsys vfs.FS, name string, data []byte, d durability) error {
 	tmp := name + suffixTmp

@@ -258,33 +258,10 @@ func (s *store) readElection() (*ElectionState, error) {
 func (s *store) writeElection(p PersistElection) error {
 	path := filepath.Join(s.dir, quorumStateFile)
 	data := appendQuorumState(nil, p.State, p.Version, p.Voters)
-	if err := writeFileDurably(s.fs, path, data); err != nil {
+	if err := log.ReplaceFile(s.fs, path, data); err != nil {
 		return fmt.Errorf("raft: write quorum-state: %w", err)
 	}
 	return nil
-}
-
-// writeFileDurably replaces a small file at once: after a crash it has the old contents or the new.
-func writeFileDurably(fsys vfs.FS, path string, data []byte) error {
-	tmp := path + ".tmp"
-	f, err := fsys.Create(tmp)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteAt(data, 0)
-	if err == nil {
-		err = f.Sync()
-	}
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err == nil {
-		err = fsys.Rename(tmp, path)
-	}
-	if err == nil {
-		err = fsys.SyncDir(filepath.Dir(path))
-	}
-	return err
 }
 
 func (s *store) snapshotPath(id OffsetAndEpoch) string { return filepath.Join(s.dir, snapshotName(id)) }
