@@ -30,6 +30,9 @@ func adminHandlers() map[api.Key]handler {
 		api.AlterClientQuotas:           forwarded(),
 		api.AlterUserScramCredentials:   forwarded(),
 		api.UnregisterBroker:            forwarded(),
+		api.UnregisterController:        forwarded(),
+		api.AddRaftVoter:                forwarded(),
+		api.RemoveRaftVoter:             forwarded(),
 		api.CreateAcls:                  forwarded(),
 		api.DeleteAcls:                  forwarded(),
 		api.IncrementalAlterConfigs:     later((*Broker).incrementalAlterConfigs),
@@ -43,6 +46,12 @@ func adminHandlers() map[api.Key]handler {
 		api.DescribeClientQuotas:         answer((*Broker).describeClientQuotas),
 		api.DescribeUserScramCredentials: answer((*Broker).describeUserScramCredentials),
 		api.DescribeAcls:                 answer((*Broker).describeACLs),
+
+		// Nobody has tokens without authentication.
+		api.CreateDelegationToken:   answer((*Broker).tokenRequest),
+		api.RenewDelegationToken:    answer((*Broker).tokenRequest),
+		api.ExpireDelegationToken:   answer((*Broker).tokenRequest),
+		api.DescribeDelegationToken: answer((*Broker).tokenRequest),
 	}
 }
 

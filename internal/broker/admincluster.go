@@ -287,8 +287,13 @@ func quotaMatches(e metadata.QuotaEntity, exact map[string]*string, specified ma
 	return true
 }
 
-// describeACLs answers as a Kafka without authorizer does. The entries may be in the metadata log, but they have no effect.
 func (b *Broker) describeACLs(_ *network.Request, q *kmsg.DescribeACLsRequest) kmsg.Response {
+	return ACLsDisabled(q)
+}
+
+// ACLsDisabled answers DescribeAcls as a Kafka without authorizer does. The entries may be in the metadata log, but they have no
+// effect.
+func ACLsDisabled(q *kmsg.DescribeACLsRequest) kmsg.Response {
 	resp := q.ResponseKind().(*kmsg.DescribeACLsResponse)
 	resp.ErrorCode, resp.ErrorMessage = told(api.WithMessage(api.ErrSecurityDisabled, "No Authorizer is configured on the broker"))
 	return resp

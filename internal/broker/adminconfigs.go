@@ -269,13 +269,25 @@ func (b *Broker) checkLegacy(r *kmsg.AlterConfigsRequestResource) error {
 }
 
 func (b *Broker) describeConfigs(_ *network.Request, q *kmsg.DescribeConfigsRequest) kmsg.Response {
+	return Configs{b.nodeID, b.config, b.image}.Describe(q)
+}
+
+// Configs answers DescribeConfigs on a node, which need not be a broker.
+type Configs struct {
+	NodeID int32
+	Config *config.Live
+	Image  func() *metadata.Image
+}
+
+// Describe answers the request.
+func (c Configs) Describe(q *kmsg.DescribeConfigsRequest) kmsg.Response {
 	resp := q.ResponseKind().(*kmsg.DescribeConfigsResponse)
 	for i := range q.Resources {
 		r := &q.Resources[i]
 		out := kmsg.NewDescribeConfigsResponseResource()
 		out.ResourceType, out.ResourceName = r.ResourceType, r.ResourceName
 		out.ErrorMessage = nothingToSay()
-		entries, err := b.entries(r)
+		entries, err := c.entries(r)
 		switch {
 		case err == error(api.ErrUnknownTopicOrPartition):
 			out.ErrorCode = api.ErrUnknownTopicOrPartition.Code
@@ -291,8 +303,8 @@ func (b *Broker) describeConfigs(_ *network.Request, q *kmsg.DescribeConfigsRequ
 }
 
 // entries describes the settings of one resource, those that were asked for.
-func (b *Broker) entries(r *kmsg.DescribeConfigsRequestResource) ([]config.Entry, error) {
-	current, image := b.config.Current(), b.image()
+func (c Configs) entries(r *kmsg.DescribeConfigsRequestResource) ([]config.Entry, error) {
+	current, image := c.Config.Current(), c.Image()
 	own := image.Configs.Get(metadata.Resource{Type: int8(r.ResourceType), Name: r.ResourceName})
 	switch int8(r.ResourceType) {
 	case metadata.TopicResource:
@@ -311,8 +323,8 @@ func (b *Broker) entries(r *kmsg.DescribeConfigsRequestResource) ([]config.Entry
 		if err != nil {
 			return nil, err
 		}
-		if id != b.nodeID {
-			return nil, invalidRequest("Unexpected broker id, expected %d or empty string, but received %s", b.nodeID, r.ResourceName)
+		if id != c.NodeID {
+			return nil, invalidRequest("Unexpected broker id, expected %d or empty string, but received %s", c.NodeID, r.ResourceName)
 		}
 		return current.DescribeBroker(r.ConfigNames), nil
 	case metadata.BrokerLoggerResource:
@@ -323,8 +335,8 @@ func (b *Broker) entries(r *kmsg.DescribeConfigsRequestResource) ([]config.Entry
 		if err != nil {
 			return nil, err
 		}
-		if id != b.nodeID {
-			return nil, invalidRequest("Unexpected broker id, expected %d but received %s", b.nodeID, r.ResourceName)
+		if id != c.NodeID {
+			return nil, invalidRequest("Unexpected broker id, expected %d but received %s", c.NodeID, r.ResourceName)
 		}
 		return nil, errNoLoggers
 	case metadata.ClientMetricsResource:

@@ -209,6 +209,10 @@ func ErrorResponse(req kmsg.Request, err error) kmsg.Response {
 		out.ErrorCode, out.ErrorMessage = code, text
 	case *kmsg.UnregisterControllerResponse:
 		out.ErrorCode, out.ErrorMessage = code, text
+	case *kmsg.AddRaftVoterResponse:
+		out.ErrorCode, out.ErrorMessage = code, text
+	case *kmsg.RemoveRaftVoterResponse:
+		out.ErrorCode, out.ErrorMessage = code, text
 	case *kmsg.BrokerRegistrationResponse:
 		out.ErrorCode, out.BrokerEpoch = code, -1
 	case *kmsg.BrokerHeartbeatResponse:

@@ -13,7 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kmsg"
+
 	"gregor/client"
+	"gregor/internal/api"
 	"gregor/internal/await"
 	"gregor/internal/config"
 	"gregor/internal/metadata"
@@ -324,4 +327,105 @@ func TestControllerJoinsByItself(t *testing.T) {
 	defer cl.Close()
 	c.create(cl, "a")
 	c.sameImages()
+}
+
+// raw sends a request to the broker of a node.
+func raw[R kmsg.Response](c *cluster, cl *client.Client, broker int, q kmsg.Request) R {
+	c.t.Helper()
+	id := int32(broker)
+	resp, err := cl.Raw(c.t.Context(), &id, q)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return resp.(R)
+}
+
+// TestVotersAreChangedThroughABroker: what Kafka's tool for the quorum does with --bootstrap-server.
+func TestVotersAreChangedThroughABroker(t *testing.T) {
+	c := newCluster(t, 3, 1, true, "")
+	defer c.stop()
+	c.start(1, 2, 3, 4)
+	cl := c.client(4)
+	defer cl.Close()
+	leader := c.leader()
+	gone := leader%3 + 1
+	key := c.nodes[gone].dirIDs[c.cfgs[gone].MetadataLogDir]
+	remove := func(dir uuid.UUID) *kmsg.RemoveRaftVoterResponse {
+		q := kmsg.NewPtrRemoveRaftVoterRequest()
+		q.VoterID, q.VoterDirectoryID = int32(gone), dir
+		return raw[*kmsg.RemoveRaftVoterResponse](c, cl, 4, q)
+	}
+	if r := remove(uuid.UUID{1}); r.ErrorCode != api.ErrVoterNotFound.Code {
+		t.Errorf("remove a voter with another directory: %d %v", r.ErrorCode, deref(r.ErrorMessage))
+	}
+	if r := remove(key); r.ErrorCode != 0 {
+		t.Fatalf("remove: %d %v", r.ErrorCode, deref(r.ErrorMessage))
+	}
+	if n := len(c.nodes[leader].raft.Voters()); n != 2 {
+		t.Fatalf("%d voters", n)
+	}
+	c.await("added as soon as it has caught up", func() bool {
+		q := kmsg.NewPtrAddRaftVoterRequest()
+		q.ClusterID, q.VoterID, q.VoterDirectoryID, q.AckWhenCommitted = kmsg.StringPtr(clusterTestID), int32(gone), key, true
+		q.Listeners = append(q.Listeners, kmsg.AddRaftVoterRequestListener{Name: "CONTROLLER", Host: fmt.Sprintf("10.0.0.%d", gone), Port: 9093})
+		r := raw[*kmsg.AddRaftVoterResponse](c, cl, 4, q)
+		if r.ErrorCode != 0 && r.ErrorCode != api.ErrRequestTimedOut.Code {
+			t.Fatalf("add: %d %v", r.ErrorCode, deref(r.ErrorMessage))
+		}
+		return r.ErrorCode == 0
+	})
+	if n := len(c.nodes[leader].raft.Voters()); n != 3 {
+		t.Fatalf("%d voters", n)
+	}
+
+	// The rest of what only this way was missing.
+	q := kmsg.NewPtrUnregisterControllerRequest()
+	q.ControllerID = 77
+	if r := raw[*kmsg.UnregisterControllerResponse](c, cl, 4, q); r.ErrorCode != api.ErrControllerIDNotRegistered.Code {
+		t.Errorf("unregister an unknown controller: %d %v", r.ErrorCode, deref(r.ErrorMessage))
+	}
+	token := kmsg.NewPtrCreateDelegationTokenRequest()
+	if r := raw[*kmsg.CreateDelegationTokenResponse](c, cl, 4, token); r.ErrorCode != api.ErrDelegationTokenRequestNotAllowed.Code || r.PrincipalName != "ANONYMOUS" {
+		t.Errorf("a token over a plain connection: %+v", r)
+	}
+}
+
+// TestControllerListenerDescribes: what can be asked of a controller without a broker.
+func TestControllerListenerDescribes(t *testing.T) {
+	c := newCluster(t, 1, 1, true, "")
+	defer c.stop()
+	c.start(1, 2)
+	cl, err := client.New(client.Options{Seeds: []string{"10.0.0.1:9093"}, Controllers: true, Timeout: await.Patience, Dial: c.net.Dial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	q := kmsg.NewPtrDescribeConfigsRequest()
+	for _, name := range []string{"1", "2"} {
+		r := kmsg.NewDescribeConfigsRequestResource()
+		r.ResourceType, r.ResourceName, r.ConfigNames = kmsg.ConfigResourceTypeBroker, name, []string{"node.id"}
+		q.Resources = append(q.Resources, r)
+	}
+	resp, err := cl.Raw(t.Context(), nil, q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rs := resp.(*kmsg.DescribeConfigsResponse).Resources
+	if len(rs) != 2 || rs[0].ErrorCode != 0 || len(rs[0].Configs) != 1 || deref(rs[0].Configs[0].Value) != "1" || rs[1].ErrorCode != api.ErrInvalidRequest.Code {
+		t.Errorf("configs %+v", rs)
+	}
+	resp, err = cl.Raw(t.Context(), nil, kmsg.NewPtrDescribeACLsRequest())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := resp.(*kmsg.DescribeACLsResponse); r.ErrorCode != api.ErrSecurityDisabled.Code {
+		t.Errorf("ACLs %+v", r)
+	}
+}
+
+func deref(s *string) string {
+	if s == nil {
+		return "<null>"
+	}
+	return *s
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"gregor/internal/api"
+	"gregor/internal/broker"
 	"gregor/internal/controller"
 	"gregor/internal/log"
 	"gregor/internal/metadata"
@@ -50,12 +51,18 @@ func controllerHandlers() map[api.Key]controllerHandler {
 		api.ApiVersions:     (*controllerAPI).apiVersions,
 		api.DescribeCluster: (*controllerAPI).describeCluster,
 		api.Envelope:        (*controllerAPI).envelope,
+		api.DescribeConfigs: (*controllerAPI).describeConfigs,
+		api.DescribeAcls:    (*controllerAPI).describeACLs,
+	}
+	for _, k := range []api.Key{api.CreateDelegationToken, api.RenewDelegationToken, api.ExpireDelegationToken} {
+		m[k] = (*controllerAPI).tokenRequest
 	}
 	for _, k := range []api.Key{api.Vote, api.BeginQuorumEpoch, api.EndQuorumEpoch, api.FetchSnapshot, api.DescribeQuorum,
 		api.AddRaftVoter, api.RemoveRaftVoter, api.UpdateRaftVoter, api.Fetch} {
 		m[k] = (*controllerAPI).quorum
 	}
 	for _, k := range []api.Key{api.BrokerRegistration, api.BrokerHeartbeat, api.UnregisterBroker, api.ControllerRegistration,
+		api.UnregisterController,
 		api.AllocateProducerIds, api.AlterPartition, api.AssignReplicasToDirs, api.CreateTopics, api.DeleteTopics, api.CreatePartitions,
 		api.AlterConfigs, api.IncrementalAlterConfigs, api.ElectLeaders, api.AlterPartitionReassignments, api.ListPartitionReassignments,
 		api.UpdateFeatures, api.AlterClientQuotas, api.AlterUserScramCredentials, api.CreateAcls, api.DeleteAcls} {
@@ -124,6 +131,18 @@ func (c *controllerAPI) submit(x *exchange, q kmsg.Request) {
 		rc.Link = c.link(x.r.Conn)
 	}
 	c.n.controller.Submit(rc, q, func(resp kmsg.Response, err error) { x.reply(resp, err) })
+}
+
+func (c *controllerAPI) describeConfigs(x *exchange, q kmsg.Request) {
+	x.reply(broker.Configs{NodeID: c.n.cfg.NodeID, Config: c.n.live, Image: c.n.loader.Image}.Describe(q.(*kmsg.DescribeConfigsRequest)), nil)
+}
+
+func (c *controllerAPI) describeACLs(x *exchange, q kmsg.Request) {
+	x.reply(broker.ACLsDisabled(q.(*kmsg.DescribeACLsRequest)), nil)
+}
+
+func (c *controllerAPI) tokenRequest(x *exchange, q kmsg.Request) {
+	x.reply(broker.TokensRefused(q, x.principal), nil)
 }
 
 // link is a connection that a heartbeat has come on. The controller will hear of its end.
