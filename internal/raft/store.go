@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"gregor/internal/log"
 	"gregor/internal/record"
 	"gregor/internal/vfs"
 )
