@@ -65,7 +65,8 @@ type kafkaPartition struct {
 		CoordinatorEpoch      int32
 		CurrentTxnStartOffset int64
 	}
-	Records []kafkaRecord
+	Records       []kafkaRecord
+	ReadStoppedAt *int64 `json:"readStoppedAt-read_uncommitted"` // a damaged batch, where Kafka's consumer gave up
 }
 
 type kafkaRecord struct {
