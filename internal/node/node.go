@@ -312,11 +312,9 @@ func (n *Node) stop(ctx context.Context) error {
 	if n.lifecycle != nil {
 		if n.cfg.ControlledShutdown && n.broker.Load() != nil {
 			// A controller that can't be reached must not keep the node from stopping cleanly.
-			bound, cancel := context.WithTimeout(ctx, controlledShutdownTimeout)
-			if err := n.lifecycle.ControlledShutdown(bound); err != nil {
+			if err := n.handOver(ctx); err != nil {
 				n.logger.Warn("stopping without having handed over all leaderships", "err", err)
 			}
-			cancel()
 		}
 		epoch = n.lifecycle.Epoch()
 	}
@@ -368,9 +366,6 @@ func (n *Node) stop(ctx context.Context) error {
 	n.bg.Wait()
 	return errors.Join(errs...)
 }
-
-// controlledShutdownTimeout bounds how long a stop waits for the controller to move leaderships away.
-const controlledShutdownTimeout = 30 * time.Second
 
 // abortTimeout bounds how long a failed start takes to clean up.
 const abortTimeout = 10 * time.Second

@@ -67,7 +67,7 @@ func (p *prober) Publish(d *metadata.Delta, img *metadata.Image, _ metadata.Mani
 // learn finds out whether an address can be reached.
 func (p *prober) learn(r *reached, addr string) {
 	for attempt := range reachAttempts {
-		if p.connect(addr) == controller.Listening {
+		if p.n.connect(p.n.bgCtx, addr) == controller.Listening {
 			p.mu.Lock()
 			r.addrs[addr] = true
 			p.mu.Unlock()
@@ -101,7 +101,7 @@ func (p *prober) probe(s controller.Suspect, done func(controller.Verdict)) {
 	p.n.bg.Go(func() {
 		verdict := controller.Refusing
 		for _, addr := range addrs {
-			if v := p.connect(addr); v != controller.Refusing {
+			if v := p.n.connect(p.n.bgCtx, addr); v != controller.Refusing {
 				verdict = v
 				break
 			}
@@ -110,10 +110,11 @@ func (p *prober) probe(s controller.Suspect, done func(controller.Verdict)) {
 	})
 }
 
-func (p *prober) connect(addr string) controller.Verdict {
-	ctx, cancel := context.WithTimeout(p.n.bgCtx, reachTimeout)
+// connect finds out whether anybody takes connections at an address.
+func (n *Node) connect(ctx context.Context, addr string) controller.Verdict {
+	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
 	defer cancel()
-	c, err := p.n.dial()(ctx, "tcp", addr)
+	c, err := n.dial()(ctx, "tcp", addr)
 	switch {
 	case err == nil:
 		c.Close()

@@ -47,7 +47,6 @@ var buildGregor = sync.OnceValues(func() (string, error) {
 	}
 	bin := filepath.Join(dir, "gregor")
 	build := exec.Command("go", "build", "-o", bin, "gregor/cmd/gregor")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build gregor: %w\n%s", err, out)
 	}
