@@ -22,12 +22,19 @@ type isrChanges struct {
 	brokerEpoch func() int64
 	send        func(q *kmsg.AlterPartitionRequest, done func(*kmsg.AlterPartitionResponse, error))
 	logger      *slog.Logger
+	after       func(d time.Duration, f func()) (stop func())
 
 	mu      sync.Mutex // guards all below
 	pending map[*Partition]*proposal
 	busy    bool
-	timer   *time.Timer
+	stop    func() // ends the wait before the next request
 	closed  bool
+}
+
+// afterTimer is isrChanges.after in real life.
+func afterTimer(d time.Duration, f func()) (stop func()) {
+	t := time.AfterFunc(d, f)
+	return func() { t.Stop() }
 }
 
 func (c *isrChanges) submit(p *Partition, change *proposal) { c.enqueue(p, change, 0) }
@@ -54,7 +61,7 @@ func (c *isrChanges) startLocked(pause time.Duration) {
 		return
 	}
 	c.busy = true
-	c.timer = time.AfterFunc(pause, c.flush)
+	c.stop = c.after(pause, c.flush)
 }
 
 // close ends all asking.
@@ -62,8 +69,8 @@ func (c *isrChanges) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
-	if c.timer != nil {
-		c.timer.Stop()
+	if c.stop != nil {
+		c.stop()
 	}
 }
 

@@ -118,7 +118,7 @@ func New(o Options) *Manager {
 	m.image.Store(metadata.EmptyImage())
 	if o.AlterPartition != nil {
 		m.alter = &isrChanges{nodeID: o.NodeID, brokerEpoch: o.BrokerEpoch, send: o.AlterPartition, logger: o.Logger,
-			pending: make(map[*Partition]*proposal)}
+			after: afterTimer, pending: make(map[*Partition]*proposal)}
 	}
 	if o.Connect != nil {
 		m.fetchers = newFetchers(int(cfg.ReplicaFetchers), o.Connect, m.leaderAddress, func() fetcherOptions {
