@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -31,7 +32,7 @@ func TestHelp(t *testing.T) {
 		}
 	}
 	walk(Root(&Env{}, newServer(), newStorage()))
-	for _, c := range []string{"topic", "produce", "consume", "group", "config", "dump-log", "version"} {
+	for _, c := range []string{"topic", "produce", "consume", "group", "config", "cluster", "broker", "quorum", "feature", "leader", "reassign", "metadata", "dump-log", "version"} {
 		out, err := run(t, c, "--help")
 		if err != nil || !strings.Contains(out, "Usage:") || !strings.Contains(out, "gregor "+c) {
 			t.Errorf("%s --help: %v\n%s", c, err, out)
@@ -47,7 +48,10 @@ func TestWrongUse(t *testing.T) {
 		"consume", "consume a --from then", "consume a -k --format %v", "consume a -g g -p 1", "group describe", "group reset-offsets g",
 		"group reset-offsets g --to earliest", "group reset-offsets g --to earliest --shift 3 --all-topics", "config describe", "config describe thing x",
 		"config alter topic x", "config alter topic x y", "config describe topic", "config describe topic --default", "dump-log", "version x",
-		"topic create a --no-such-flag",
+		"topic create a --no-such-flag", "quorum describe x", "quorum describe --status --replication", "quorum add-controller", "quorum remove-controller",
+		"quorum remove-controller -i 1 -d x", "feature upgrade", "feature upgrade -f x", "feature disable", "leader elect", "leader elect a:x", "leader elect --topic a",
+		"leader elect a --election-type x", "reassign generate a", "reassign generate --broker-list 1", "reassign generate a --broker-list x", "reassign execute",
+		"reassign execute --bootstrap-controller x:1 -f x", "broker unregister", "broker unregister x", "cluster unregister",
 	} {
 		out, err := run(t, strings.Fields(args)...)
 		var b bytes.Buffer
@@ -84,6 +88,15 @@ func TestCommandLine(t *testing.T) {
 	f("topic list", "gregor", "topic", "list")
 	f("dump-log --files x", "/usr/bin/kafka-dump-log.sh", "--files", "x")
 	f("storage info", "kafka-storage", "info")
+	f("quorum --bootstrap-server b:1 describe --status", "kafka-metadata-quorum.sh", "--bootstrap-server", "b:1", "describe", "--status")
+	f("metadata shell --snapshot f ls /image", "kafka-metadata-shell", "--snapshot", "f", "ls", "/image")
+	f("feature --bootstrap-controller c:1 describe", "kafka-features", "--bootstrap-controller", "c:1", "describe")
+	f("leader elect --command-config f --election-type preferred", "kafka-leader-election.sh", "--admin.config", "f", "--election-type", "preferred")
+	f("cluster list-endpoints --bootstrap-controller c:1 --command-config=f", "kafka-cluster", "list-endpoints", "-C", "c:1", "--config=f")
+	f("reassign execute --bootstrap-server b:1 --move-timeout=500ms --reassignment-json-file f", "kafka-reassign-partitions",
+		"--bootstrap-server", "b:1", "--execute", "--timeout", "500", "--reassignment-json-file", "f")
+	f("reassign list --move-timeout=7ms", "kafka-reassign-partitions", "--list", "--timeout=7")
+	f("reassign list --move-timeout", "kafka-reassign-partitions", "--list", "--timeout")
 }
 
 func TestParseStart(t *testing.T) {
@@ -192,5 +205,12 @@ func TestJavaString(t *testing.T) {
 		if got := javaString([]byte(in)); got != want {
 			t.Errorf("%q: %q, want %q", in, got, want)
 		}
+	}
+}
+
+func writeFile(t testing.TB, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
 	}
 }

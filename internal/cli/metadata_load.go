@@ -36,7 +36,7 @@ type imageLoader struct {
 }
 
 func newImageLoader() *imageLoader {
-	x := &imageLoader{d: record.NewDecompressor(record.DecompressorOptions{MaxBytes: math.MaxInt32})}
+	x := &imageLoader{d: record.NewDecompressor(record.DecompressorOptions{MaxBytes: 4 * raft.MaxBatchBytes})}
 	x.l = metadata.NewLoader(metadata.LoaderOptions{
 		Logger: slog.New(slog.DiscardHandler),
 		// All that is read counts.

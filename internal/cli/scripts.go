@@ -58,7 +58,9 @@ func commandLine(args []string) []string {
 				i++
 				value, joint = args[i], true
 			}
-			value += "ms"
+			if joint {
+				value += "ms"
+			}
 		}
 		if to, ok := s.flags[flag]; ok {
 			flag = to

@@ -291,8 +291,8 @@ func TestReassignCommands(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"version":1,"partitions":[{"topic":"orders","partition":9,"replicas":[1]}]}`: "unable to find partition: orders-9",
 		`{"version":1,"partitions":[{"topic":"orders","partition":0,"replicas":[7]}]}`: "unknown broker id 7",
-		`{"version":1,"partitions":[]}`:                                               "cannot be empty",
-		`{"version":2,"partitions":[]}`:                                               "not supported version field value 2",
+		`{"version":1,"partitions":[]}`: "cannot be empty",
+		`{"version":2,"partitions":[]}`: "not supported version field value 2",
 	} {
 		write(text)
 		s.fails("reassign execute -f "+file, want)
