@@ -229,6 +229,8 @@ func checkRequest(k Key, version int16, body []byte) error {
 type walker struct {
 	rest     []byte
 	flexible bool
+	// What was stepped over: elements of lists, and the memory for strings and tags.
+	elements, text int64
 }
 
 func (w *walker) skip(n int) error {
@@ -290,6 +292,7 @@ func (w *walker) walk(n *node, tagged bool) error {
 		case n.kind == kindString && size > maxString:
 			return fmt.Errorf("string of %d bytes", size)
 		}
+		w.text += int64(size) + stringCost
 		return w.skip(size)
 	case kindArray:
 		return w.array(n)
@@ -328,6 +331,7 @@ func (w *walker) array(n *node) error {
 		// An element has at least a byte. Without this a count of two thousand million would keep us busy until the bytes end.
 		return fmt.Errorf("array of %d elements in %d bytes: %w", count, len(w.rest), ErrShort)
 	}
+	w.elements += int64(count)
 	if n.elem.kind == kindFixed {
 		return w.skip(count * n.elem.size)
 	}
@@ -360,6 +364,7 @@ func (w *walker) tags(n *node) error {
 		if int64(size) > int64(len(w.rest)) {
 			return fmt.Errorf("tag %d of %d bytes, %d left: %w", tag, size, len(w.rest), ErrShort)
 		}
+		w.text += tagCost
 		after := w.rest[size:]
 		for i := range n.tags {
 			if f := &n.tags[i]; f.tag == tag {

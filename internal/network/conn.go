@@ -189,6 +189,10 @@ func (c *Conn) loop() error {
 			return err
 		}
 		sinceFlush++
+		if err := c.reserveDecoded(r); err != nil {
+			r.release()
+			return err
+		}
 		if err := c.dispatch(r); err != nil {
 			return err
 		}

@@ -9,7 +9,8 @@
 //
 // Memory: a request's bytes are held from its first byte to its reply and count against a budget for the whole node. A
 // connection that needs more than is free waits for it without reading, so that TCP slows the client. Buffers grow as bytes
-// arrive: a length prefix alone reserves nothing. An idle connection holds no buffers.
+// arrive: a length prefix alone reserves nothing. An idle connection holds no buffers. What a handler makes of a large request,
+// whose lists may take many times its bytes, counts against a second budget of the same size, before the handler sees it.
 //
 // Bytes that do not make a request close the connection, with one log line, and nothing else.
 package network

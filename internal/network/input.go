@@ -23,6 +23,10 @@ const (
 	// maxReadAhead bounds the read-ahead buffer. It is as large as the last request was, so that requests of one size take
 	// one read each; requests above the bound are better read to where they belong.
 	maxReadAhead = 64 << 10
+	// smallRequest is up to which size nobody counts what a request becomes when it is decoded.
+	smallRequest = 4 << 10
+	// decodedFactor bounds what one request may become, by the largest request that is accepted.
+	decodedFactor = 4
 )
 
 // input cuts requests out of what a connection receives. What is read ahead lies in buf[r:w]; small requests are served where
@@ -77,7 +81,7 @@ func (c *Conn) next() (*Request, error) {
 func (c *Conn) small(size int) (*Request, error) {
 	r := &Request{Conn: c, bytes: size}
 	if !c.srv.budget.take(&r.claim, int64(size)) {
-		if err := c.awaitMemory(&r.claim, int64(size)); err != nil {
+		if err := c.awaitMemory(c.srv.budget, &r.claim, int64(size)); err != nil {
 			r.release()
 			return nil, err
 		}
@@ -144,7 +148,7 @@ func (c *Conn) large(size int) (*Request, error) {
 func (c *Conn) reserve(r *Request, n int) error {
 	more := int64(classSize(n)) - r.claim.held
 	if !c.srv.budget.take(&r.claim, more) {
-		if err := c.awaitMemory(&r.claim, more); err != nil {
+		if err := c.awaitMemory(c.srv.budget, &r.claim, more); err != nil {
 			return err
 		}
 	}
@@ -152,8 +156,24 @@ func (c *Conn) reserve(r *Request, n int) error {
 	return nil
 }
 
-// awaitMemory waits for the node's budget. The connection does not read meanwhile; its replies go on leaving.
-func (c *Conn) awaitMemory(cl *claim, n int64) error {
+// reserveDecoded waits until there is memory for what the handler will make of r. Small requests need none worth counting, and
+// produce and fetch are decoded where they lie.
+func (c *Conn) reserveDecoded(r *Request) error {
+	if r.bytes <= smallRequest || r.Key == api.Produce || r.Key == api.Fetch {
+		return nil
+	}
+	n := api.DecodedSize(r.Key, r.Version, r.Body)
+	if most := decodedFactor * int64(c.srv.opts.MaxRequestBytes); n > most {
+		return fmt.Errorf("%s v%d of %d bytes takes %d bytes of memory, at most %d are given", r.Key, r.Version, r.bytes, n, most)
+	}
+	if c.srv.decoding.take(&r.decoded, n) {
+		return nil
+	}
+	return c.awaitMemory(c.srv.decoding, &r.decoded, n)
+}
+
+// awaitMemory waits for one of the node's budgets. The connection does not read meanwhile; its replies go on leaving.
+func (c *Conn) awaitMemory(from *budget, cl *claim, n int64) error {
 	c.flush(true)
 	c.mu.Lock()
 	if c.err != nil {
@@ -164,11 +184,11 @@ func (c *Conn) awaitMemory(cl *claim, n int64) error {
 	c.failed = failed
 	c.mu.Unlock()
 	select {
-	case <-c.srv.budget.enqueue(cl, n):
+	case <-from.enqueue(cl, n):
 	case <-failed:
-		c.srv.budget.cancel(cl)
+		from.cancel(cl)
 	case <-c.srv.stopping:
-		c.srv.budget.cancel(cl)
+		from.cancel(cl)
 		return errDraining
 	}
 	c.mu.Lock()

@@ -204,6 +204,57 @@ func TestMemoryBudgetHoldsConnectionsUp(t *testing.T) {
 	})
 }
 
+// topics is the body of a Metadata request, v0, that asks for n topics without a name.
+func topics(n int) string {
+	return string(binary.BigEndian.AppendUint32(nil, uint32(n))) + strings.Repeat("\x00\x00", n)
+}
+
+// What a request becomes when it is decoded counts too.
+func TestLongListsWaitForEachOther(t *testing.T) {
+	var p parking
+	long := topics(10_000)
+	size := api.DecodedSize(api.Metadata, 0, []byte(long))
+	if size < 10*int64(len(long)) {
+		t.Fatalf("a list of %d bytes takes %d", len(long), size)
+	}
+	inWorld(t, Options{MemoryLimit: size * 3 / 2}, p.Handle, func(w *world) {
+		a, b, c := w.dial(), w.dial(), w.dial()
+		a.send(request(1, long))
+		first := p.take(t, long)
+		b.send(request(2, long))
+		c.send(request(3, topics(1)), request(4, string([]byte{1})+strings.Repeat("x", 5000))) // nothing can be made of the last
+		synctest.Wait()
+		if n := p.count(); n != 2 {
+			t.Errorf("%d requests are handled, want 2", n)
+		}
+		if got := w.srv.decoding.used.Load(); got != size {
+			t.Errorf("%d bytes are taken, want %d", got, size)
+		}
+		first.Reply(text("A"))
+		a.expect(1, "A")
+		p.take(t, long).Reply(text("B"))
+		b.expect(2, "B")
+		if got := w.srv.decoding.used.Load(); got != 0 {
+			t.Errorf("%d bytes are taken", got)
+		}
+		p.take(t, topics(1)).Reply(text("C"))
+		p.take(t, string([]byte{1})+strings.Repeat("x", 5000)).Reply(text("D"))
+		c.expect(3, "C")
+		c.expect(4, "D")
+	})
+	// More than anybody gets.
+	inWorld(t, Options{MaxRequestBytes: int(size / (decodedFactor + 1))}, p.Handle, func(w *world) {
+		c := w.dial()
+		c.send(request(1, long))
+		c.expectEnd()
+		synctest.Wait()
+		if l := w.log.lines(); len(l) != 1 || !strings.Contains(l[0], "bytes of memory") {
+			t.Errorf("log %q", l)
+		}
+		w.settled()
+	})
+}
+
 // Requests that each hold a part of their memory may not wait for each other for ever.
 func TestGrowingRequestsDoNotBlockEachOther(t *testing.T) {
 	inWorld(t, Options{MemoryLimit: 1 << 20, MaxRequestBytes: 4 << 20}, func(r *Request) { r.Reply(text("ok")) }, func(w *world) {

@@ -19,9 +19,10 @@ type Request struct {
 	// Received is when the last byte had arrived.
 	Received time.Time
 
-	buf   *buffer
-	claim claim
-	bytes int // header and body
+	buf     *buffer
+	claim   claim
+	decoded claim // for what the handler makes of it
+	bytes   int   // header and body
 
 	ended atomic.Bool // Reply, NoReply or Close has been called
 	done  bool        // may leave the queue; guarded by Conn.mu
@@ -106,4 +107,5 @@ func (r *Request) release() {
 		r.buf = nil
 	}
 	r.Conn.srv.budget.give(&r.claim)
+	r.Conn.srv.decoding.give(&r.decoded)
 }

@@ -20,8 +20,10 @@ import (
 type Server struct {
 	opts   Options
 	budget *budget
-	pools  pools
-	limits limits
+	// decoding bounds what handlers make of requests, which may be much more than their bytes.
+	decoding *budget
+	pools    pools
+	limits   limits
 
 	listeners []*listener
 	draining  atomic.Bool
@@ -55,6 +57,7 @@ func New(o Options) (*Server, error) {
 	s := &Server{
 		opts:     o,
 		budget:   newBudget(o.MemoryLimit),
+		decoding: newBudget(o.MemoryLimit),
 		stopping: make(chan struct{}),
 		conns:    make(map[*Conn]struct{}),
 		empty:    make(chan struct{}),
