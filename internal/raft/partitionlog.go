@@ -56,7 +56,15 @@ func (p partitionLog) Epochs() ([]EpochStart, error) {
 }
 
 func (p partitionLog) Append(batches []byte) error {
+	end := p.l.EndOffset()
 	_, err := p.l.AppendFollower(batches)
+	if err == nil || p.l.EndOffset() == end {
+		return err
+	}
+	// The disk was full after the first of several segments.
+	if back := p.TruncateTo(end); back != nil {
+		return fmt.Errorf("%v, and a part can't be taken back: %v", err, back) // not a full disk: the log isn't as it was
+	}
 	return err
 }
 
