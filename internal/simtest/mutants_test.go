@@ -16,7 +16,8 @@ import (
 	"testing"
 )
 
-// mutant is a rule that is broken: in file, old becomes new, where BROKEN says whether this mutant is the one that runs.
+// mutant is a rule that is broken: in file, old becomes new, where BROKEN says whether this mutant is the one that runs. Some
+// need more than one change, in entries of the same name.
 type mutant struct {
 	name, file, old, new string
 	seed                 uint64 // one that caught it once
@@ -53,10 +54,13 @@ var mutants = []mutant{
 	{"a follower doesn't sync what it fetched", "internal/raft/replica.go",
 		"	if e.Sync {\n",
 		"	if e.Sync && !BROKEN {\n", 0},
-	{"a removed voter counts", "internal/raft/leader.go",
-		"	for _, o := range old {\n",
-		"	for _, o := range old {\n		if BROKEN {\n			l.voters[o.key.ID] = o\n			continue\n		}\n", 0},
-	{"voters change while a change is not committed", "internal/raft/membership.go",
+	{"a replica that is no voter counts", "internal/raft/leader.go",
+		"		ends = append(ends, r.end)\n	}\n",
+		"		ends = append(ends, r.end)\n	}\n	if n := len(ends); BROKEN {\n		for _, o := range l.observers {\n			ends = append(ends, o.end)\n		}\n		slices.SortFunc(ends, func(a, b int64) int { return cmp.Compare(b, a) })\n		ends = ends[:n]\n	}\n", 0},
+	{"voters change while a change is under way", "internal/raft/membership.go",
+		"	if l.add != nil || l.remove != nil || l.update != nil || l.changing {\n",
+		"	if (l.add != nil || l.remove != nil || l.update != nil || l.changing) && !BROKEN {\n", 0},
+	{"voters change while a change is under way", "internal/raft/membership.go",
 		"	if !ok || at >= c.hw {\n",
 		"	if (!ok || at >= c.hw) && !BROKEN {\n", 0},
 	{"a follower truncates what is committed", "internal/raft/follower.go",
@@ -234,10 +238,12 @@ func TestMutationsAreCaught(t *testing.T) {
 			}
 		})
 	}
+	seen := map[string]bool{}
 	for _, m := range mutants {
-		if *mutantFlag == "" || *mutantFlag == m.name {
+		if (*mutantFlag == "" || *mutantFlag == m.name) && !seen[m.name] {
 			todo <- m
 		}
+		seen[m.name] = true
 	}
 	close(todo)
 	wg.Wait()

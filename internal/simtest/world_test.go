@@ -118,7 +118,7 @@ func newWorld(seed uint64, out io.Writer) *world {
 		n.key = raft.ReplicaKey{ID: n.id, DirectoryID: uuid.UUID{0: 1, 8: 1, 15: byte(n.id)}}
 		n.ep = raft.Endpoint{Name: listener, Host: "node", Port: uint16(9000 + n.id)}
 		n.observer = i >= voters
-		n.controller = !n.observer || w.dynamic && w.Chance(0.5)
+		n.controller = !n.observer || w.dynamic && (w.quorum || w.Chance(0.5))
 		n.broker = !w.quorum && (n.observer || w.Chance(0.6)) || i == voters-1 && brokers == 0
 		n.rate = 0.95 + 0.1*w.Rand.Float64()
 		n.disk.SetClock(func() time.Time { return start })
@@ -254,7 +254,7 @@ func (w *world) run() (err error) {
 	}()
 	if w.quorum {
 		w.every(5*time.Millisecond, 250*time.Millisecond, w.client.act)
-		w.every(50*time.Millisecond, 500*time.Millisecond, w.membership)
+		w.every(50*time.Millisecond, 300*time.Millisecond, w.membership)
 	} else {
 		w.every(5*time.Millisecond, 60*time.Millisecond, w.client.act)
 		w.every(100*time.Millisecond, 800*time.Millisecond, w.membership)
