@@ -19,7 +19,7 @@ type topic struct {
 const adminTimeout = 10 * time.Minute // creating 10,000 partitions takes Kafka minutes
 
 // createTopics makes topics of n partitions each, tenAtATime in a request as an operator's script would.
-func (c *conn) createTopics(names []string, partitions int) ([]topic, error) {
+func (c *conn) createTopics(names []string, partitions, replicas int) ([]topic, error) {
 	const tenAtATime = 10
 	var out []topic
 	for len(names) > 0 {
@@ -30,7 +30,7 @@ func (c *conn) createTopics(names []string, partitions int) ([]topic, error) {
 		q.TimeoutMillis = int32(adminTimeout.Milliseconds())
 		for _, name := range some {
 			t := kmsg.NewCreateTopicsRequestTopic()
-			t.Topic, t.NumPartitions, t.ReplicationFactor = name, int32(partitions), 1
+			t.Topic, t.NumPartitions, t.ReplicationFactor = name, int32(partitions), int16(replicas)
 			q.Topics = append(q.Topics, t)
 		}
 		resp, err := c.call(q)
@@ -49,7 +49,7 @@ func (c *conn) createTopics(names []string, partitions int) ([]topic, error) {
 
 // newTopic makes one topic and waits until all its partitions serve.
 func (c *conn) newTopic(name string, partitions int) (topic, error) {
-	ts, err := c.createTopics([]string{name}, partitions)
+	ts, err := c.createTopics([]string{name}, partitions, 1)
 	if err != nil {
 		return topic{}, err
 	}

@@ -176,7 +176,7 @@ func (b *bench) all(kinds []kind, rounds, manyRounds int, counts []int, out stri
 	for b.round = 1; b.round <= max(rounds, manyRounds); b.round++ {
 		var parts []func(kind) error
 		if b.round <= rounds {
-			parts = append(parts, b.startup, b.load)
+			parts = append(parts, b.startup, b.load, b.quorum)
 			if err := b.limits(); err != nil {
 				return err
 			}
@@ -184,6 +184,14 @@ func (b *bench) all(kinds []kind, rounds, manyRounds int, counts []int, out stri
 		if b.round <= manyRounds {
 			for _, n := range counts {
 				parts = append(parts, func(k kind) error { return b.partitions(k, n) })
+			}
+			for _, n := range quorumCounts {
+				parts = append(parts, func(k kind) error {
+					if k.name == "kafka" && n > kafkaMost {
+						return nil
+					}
+					return b.quorumPartitions(k, n)
+				})
 			}
 		}
 		for _, part := range parts {

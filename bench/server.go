@@ -18,7 +18,7 @@ const clusterID = "MkU3OEVBNTcwNTJENDM2Qk"
 // kind is one of the two programs that are measured.
 type kind struct {
 	name   string
-	format func(properties string) *exec.Cmd
+	format func(properties string, options ...string) *exec.Cmd
 	serve  func(properties string) *exec.Cmd
 }
 
@@ -32,8 +32,8 @@ func gregorKind(root, dir string) (kind, error) {
 	}
 	return kind{
 		name: "gregor",
-		format: func(p string) *exec.Cmd {
-			return exec.Command(bin, "storage", "format", "--standalone", "--cluster-id", clusterID, "--config", p)
+		format: func(p string, options ...string) *exec.Cmd {
+			return exec.Command(bin, append([]string{"storage", "format", "--cluster-id", clusterID, "--config", p}, options...)...)
 		},
 		serve: func(p string) *exec.Cmd { return exec.Command(bin, "server", p) },
 	}, nil
@@ -62,8 +62,9 @@ func kafkaKind(root string) (kind, error) {
 	}
 	return kind{
 		name: "kafka",
-		format: func(p string) *exec.Cmd {
-			return java([]string{"-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"}, "kafka.tools.StorageTool", "format", "--standalone", "-t", clusterID, "-c", p)
+		format: func(p string, options ...string) *exec.Cmd {
+			return java([]string{"-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"}, "kafka.tools.StorageTool",
+				append([]string{"format", "-t", clusterID, "-c", p}, options...)...)
 		},
 		serve: func(p string) *exec.Cmd {
 			// The heap and the collector that kafka-server-start.sh and kafka-run-class.sh choose.
@@ -88,9 +89,22 @@ type server struct {
 
 func (s *server) properties() string { return filepath.Join(s.dir, "server.properties") }
 
-// create writes a configuration, the same for both servers, and formats an empty directory. All is left at its default but what
-// a single node needs, and that deleted files go soon: the disk has to hold many rounds.
+// create makes a node that is a cluster by itself.
 func create(k kind, dir string, port, pprof int) (*server, error) {
+	return createNode(k, dir, port, pprof, []string{
+		"node.id=1",
+		fmt.Sprintf("controller.quorum.bootstrap.servers=127.0.0.1:%d", port+1),
+		"offsets.topic.replication.factor=1",
+		"transaction.state.log.replication.factor=1",
+		"transaction.state.log.min.isr=1",
+		"share.coordinator.state.topic.replication.factor=1",
+		"share.coordinator.state.topic.min.isr=1",
+	}, "--standalone")
+}
+
+// createNode writes a configuration, the same for both servers, and formats an empty directory. All is left at its default but what
+// the cluster's size needs, and that deleted files go soon: the disk has to hold many rounds.
+func createNode(k kind, dir string, port, pprof int, cluster []string, options ...string) (*server, error) {
 	s := &server{kind: k, dir: dir, port: port}
 	if err := os.RemoveAll(dir); err != nil {
 		return nil, err
@@ -98,22 +112,15 @@ func create(k kind, dir string, port, pprof int) (*server, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	lines := []string{
+	lines := append([]string{
 		"process.roles=broker,controller",
-		"node.id=1",
-		fmt.Sprintf("controller.quorum.bootstrap.servers=127.0.0.1:%d", port+1),
 		fmt.Sprintf("listeners=PLAINTEXT://127.0.0.1:%d,CONTROLLER://127.0.0.1:%d", port, port+1),
 		fmt.Sprintf("advertised.listeners=PLAINTEXT://127.0.0.1:%d,CONTROLLER://127.0.0.1:%d", port, port+1),
 		"controller.listener.names=CONTROLLER",
 		"listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
 		"log.dirs=" + filepath.Join(dir, "data"),
-		"offsets.topic.replication.factor=1",
-		"transaction.state.log.replication.factor=1",
-		"transaction.state.log.min.isr=1",
-		"share.coordinator.state.topic.replication.factor=1",
-		"share.coordinator.state.topic.min.isr=1",
 		"log.segment.delete.delay.ms=1000",
-	}
+	}, cluster...)
 	if k.name == "gregor" && pprof > 0 {
 		s.pprof = pprof
 		lines = append(lines, fmt.Sprintf("gregor.metrics.address=127.0.0.1:%d", pprof), "gregor.pprof.enable=true")
@@ -121,7 +128,7 @@ func create(k kind, dir string, port, pprof int) (*server, error) {
 	if err := os.WriteFile(s.properties(), []byte(strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
 		return nil, err
 	}
-	if out, err := k.format(s.properties()).CombinedOutput(); err != nil {
+	if out, err := k.format(s.properties(), options...).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("format %s: %w\n%s", k.name, err, out)
 	}
 	return s, nil

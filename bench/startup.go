@@ -148,7 +148,7 @@ func (b *bench) partitions(k kind, n int) error {
 	}
 	stop := b.profile(s, base+"-create")
 	begin := time.Now()
-	ts, err := c.createTopics(names, perTopic)
+	ts, err := c.createTopics(names, perTopic, 1)
 	if err == nil {
 		err = c.awaitServing(ts, adminTimeout)
 	}
