@@ -378,7 +378,17 @@ func TestVotersAreChangedThroughABroker(t *testing.T) {
 		t.Fatalf("%d voters", n)
 	}
 
-	// The rest of what only this way was missing.
+	// Whether a node can be stopped now: the broker has a topic's only replica, and a controller is one of three.
+	c.create(cl, "only-here")
+	risks, err := cl.RestartRisks(t.Context(), 4)
+	if err != nil || len(risks) != 2 || risks[0].Kind != client.OnlyReplica || risks[0].Topic != "only-here" {
+		t.Errorf("risks of stopping the broker: %v %v", risks, err)
+	}
+	if risks, err := cl.RestartRisks(t.Context(), int32(gone%3+1)); err != nil || len(risks) != 0 {
+		t.Errorf("risks of stopping a controller: %v %v", risks, err)
+	}
+
+	// What else is passed on, or refused.
 	q := kmsg.NewPtrUnregisterControllerRequest()
 	q.ControllerID = 77
 	if r := raw[*kmsg.UnregisterControllerResponse](c, cl, 4, q); r.ErrorCode != api.ErrControllerIDNotRegistered.Code {
