@@ -2,6 +2,7 @@ package raft
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -104,7 +105,7 @@ func (c *Core) handleAddVoter(now time.Time, ev Requested, r *kmsg.AddRaftVoterR
 		return
 	}
 	if _, dup := c.view.lastVoters().Get(key.ID); dup {
-		c.answerChange(ev, codeDuplicateVoter, fmt.Sprintf("The voter id for %s is already part of the set of voters %s.", key, c.view.lastVoters()))
+		c.answerChange(ev, codeDuplicateVoter, fmt.Sprintf("The voter id for %s is already part of the set of voters %s.", kafkaKey(key), kafkaKeys(c.view.lastVoters())))
 		return
 	}
 	p := c.peerFor(key.ID, e)
@@ -114,13 +115,30 @@ func (c *Core) handleAddVoter(now time.Time, ev Requested, r *kmsg.AddRaftVoterR
 		q.ClientSoftwareName, q.ClientSoftwareVersion = "gregor", "1"
 		return q
 	}) {
-		c.answerChange(ev, codeRequestTimedOut, fmt.Sprintf("New voter %s is not ready to receive requests", key))
+		c.answerChange(ev, codeRequestTimedOut, fmt.Sprintf("New voter %s is not ready to receive requests", kafkaKey(key)))
 		return
 	}
 	c.lead.add = &addVoter{
 		ev: ev, voter: v, ackEarly: r.Version >= 1 && !r.AckWhenCommitted,
 		correlation: p.inflight, offset: -1, until: now.Add(c.cfg.RequestTimeout),
 	}
+}
+
+// kafkaKey and kafkaKeys write replicas into messages for clients as Kafka does.
+func kafkaKey(k ReplicaKey) string {
+	dir := "<undefined>"
+	if k.DirectoryID != uuid.Zero {
+		dir = k.DirectoryID.String()
+	}
+	return fmt.Sprintf("ReplicaKey(id=%d, directoryId=%s)", k.ID, dir)
+}
+
+func kafkaKeys(s VoterSet) string {
+	keys := make([]string, len(s))
+	for i, v := range s {
+		keys[i] = kafkaKey(v.ReplicaKey)
+	}
+	return "[" + strings.Join(keys, ", ") + "]"
 }
 
 func (c *Core) clusterMismatch(id *string) string {
@@ -147,12 +165,12 @@ func (c *Core) apiVersionsAnswered(now time.Time, p *peer, r *kmsg.ApiVersionsRe
 	version := c.view.lastVersion()
 	if version < supported.Min || version > supported.Max {
 		c.addVoterFailed(codeInvalidRequest, fmt.Sprintf("Aborted add voter operation for %s since the %s range %s) doesn't support the finalized version %d",
-			add.voter.ReplicaKey, kraftVersionFeature, said, version))
+			kafkaKey(add.voter.ReplicaKey), kraftVersionFeature, said, version))
 		return true
 	}
 	o := c.lead.observers[add.voter.ReplicaKey]
 	if o == nil || o.lastCaughtUp.IsZero() || o.lastFetch.IsZero() || now.Sub(o.lastFetch) >= caughtUpWindow {
-		c.addVoterFailed(codeRequestTimedOut, fmt.Sprintf("Aborted add voter operation for %s since it is lagging behind", add.voter.ReplicaKey))
+		c.addVoterFailed(codeRequestTimedOut, fmt.Sprintf("Aborted add voter operation for %s since it is lagging behind", kafkaKey(add.voter.ReplicaKey)))
 		return true
 	}
 	add.voter.KRaftVersions = supported
@@ -201,7 +219,7 @@ func (c *Core) handleRemoveVoter(now time.Time, ev Requested, r *kmsg.RemoveRaft
 	}
 	voters, ok := c.view.lastVoters().Without(key)
 	if !ok {
-		c.answerChange(ev, codeVoterNotFound, fmt.Sprintf("Cannot remove voter %s from the set of voters %s", key, c.view.lastVoters()))
+		c.answerChange(ev, codeVoterNotFound, fmt.Sprintf("Cannot remove voter %s from the set of voters %s", kafkaKey(key), kafkaKeys(c.view.lastVoters())))
 		return
 	}
 	c.lead.changing = true
