@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -253,42 +252,9 @@ func dropUnserved(texts map[*side]string, p *pair) {
 	}
 }
 
-var (
-	toolUUID      = regexp.MustCompile(`\b[A-Za-z0-9_-]{22}\b`)
-	toolConsole   = regexp.MustCompile(`console-consumer-\d+`)
-	toolTimestamp = regexp.MustCompile(`\b1[78]\d{11}\b`)
-	toolNumber    = regexp.MustCompile(`\d+`)
-	toolRate      = regexp.MustCompile(`\d+\.\d+`)
-	toolStack     = regexp.MustCompile(`(?m)^\s+at .*\n|^\s+\.\.\. \d+ more\n`)
-	toolSpaces    = regexp.MustCompile(` +`)
-	toolRule      = regexp.MustCompile(`--+`)
-)
-
 // tidy replaces what may differ between two nodes in what a tool printed.
 func (s *side) tidy(text string, sorted, numbers bool) string {
-	text = toolStack.ReplaceAllString(text, "")
-	text = s.text(text)
-	text = idPattern.ReplaceAllString(text, "UUID")
-	text = toolConsole.ReplaceAllString(text, "console-consumer-N")
-	text = toolUUID.ReplaceAllString(text, "ID")
-	text = toolTimestamp.ReplaceAllString(text, "TIME")
-	text = toolRate.ReplaceAllString(text, "RATE")
-	text = regexp.MustCompile(`id-\d+`).ReplaceAllString(text, "UUID")
-	if numbers {
-		text = toolNumber.ReplaceAllString(text, "N")
-	}
-	var lines []string
-	for line := range strings.Lines(text) {
-		line = strings.TrimSpace(toolSpaces.ReplaceAllString(toolRule.ReplaceAllString(line, "--"), " "))
-		if strings.HasPrefix(line, "gregor.") {
-			continue // a setting that Kafka does not have
-		}
-		lines = append(lines, line)
-	}
-	if sorted {
-		slices.Sort(lines)
-	}
-	return strings.Join(lines, "\n")
+	return kafka.Tidy(s.text(text), sorted, numbers)
 }
 
 // live joins a group with a member that stays.
