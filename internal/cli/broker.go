@@ -24,7 +24,7 @@ func newBroker(e *Env) *cobra.Command {
 	}
 	c := connectFlags(cmd)
 	c.controllerFlags(cmd)
-	cmd.AddCommand(newBrokerList(e, c), newBrokerUnregister(e, c))
+	cmd.AddCommand(newBrokerList(e, c), newSafeToRestart(e, c), newBrokerUnregister(e, c))
 	return cmd
 }
 
@@ -106,6 +106,86 @@ func (r *brokerRow) ask(ctx context.Context, cl *client.Client) {
 			r.release = levelText(f.Name, f.MaxSupported)
 		}
 	}
+}
+
+func newSafeToRestart(e *Env, c *connection) *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "safe-to-restart ID",
+		Short: "Tell whether a node can be restarted now",
+		Long: `Tell whether a node, a broker or a controller, can be restarted now without clients noticing: no partition falls below
+min.insync.replicas or loses its only in-sync replica, and the metadata quorum keeps a majority of voters that have caught up.
+If not, what stands against it is listed, and the exit code is 1.
+
+For a rolling restart: wait until it is safe, restart the node, and go on with the next when it is safe again.`,
+		Example: "  until gregor broker safe-to-restart 3; do sleep 1; done",
+		Args:    need(1, 1, "one node id"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := c.brokersOnly(cmd); err != nil {
+				return err
+			}
+			id, err := strconv.ParseInt(args[0], 10, 32)
+			if err != nil {
+				return usageError(cmd, "%q is no node id", args[0])
+			}
+			return c.do(cmd.Context(), e, func(ctx context.Context, cl *client.Client) error {
+				a, err := cl.SafeToRestart(ctx, int32(id))
+				if err != nil {
+					return err
+				}
+				return printRestartAnswer(e, a, output)
+			})
+		},
+	}
+	outputFlag(cmd, &output)
+	return cmd
+}
+
+// shownBlockers is how many partitions are named for people; programs get all.
+const shownBlockers = 20
+
+func printRestartAnswer(e *Env, a *client.RestartAnswer, output string) error {
+	if output == "json" {
+		type blocker struct {
+			Topic     string  `json:"topic"`
+			Partition int32   `json:"partition"`
+			ISR       []int32 `json:"isr"`
+			MinISR    int     `json:"minInsyncReplicas"`
+			Offline   bool    `json:"offline"`
+		}
+		out := struct {
+			Node       int32     `json:"node"`
+			Safe       bool      `json:"safe"`
+			Broker     bool      `json:"broker"`
+			Voter      bool      `json:"voter"`
+			Partitions []blocker `json:"partitions"`
+			Quorum     string    `json:"quorum,omitempty"`
+		}{a.Node, a.Safe(), a.Broker, a.Voter, []blocker{}, a.Quorum}
+		for _, p := range a.Partitions {
+			out.Partitions = append(out.Partitions, blocker{p.Topic, p.Partition, p.ISR, p.MinISR, p.Offline})
+		}
+		if err := printJSON(e.Stdout, out); err != nil {
+			return err
+		}
+	} else if a.Safe() {
+		fmt.Fprintf(e.Stdout, "Node %d is safe to restart.\n", a.Node)
+	} else {
+		fmt.Fprintf(e.Stdout, "Node %d is not safe to restart:\n", a.Node)
+		if a.Quorum != "" {
+			fmt.Fprintf(e.Stdout, "  metadata quorum: %s\n", a.Quorum)
+		}
+		for i, p := range a.Partitions {
+			if i == shownBlockers {
+				fmt.Fprintf(e.Stdout, "  and %s more (--output json has all)\n", count(len(a.Partitions)-i, "partition"))
+				break
+			}
+			fmt.Fprintf(e.Stdout, "  %v\n", p)
+		}
+	}
+	if !a.Safe() {
+		return errSilent
+	}
+	return nil
 }
 
 func newBrokerUnregister(e *Env, c *connection) *cobra.Command {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -172,6 +173,18 @@ func TestClusterCommands(t *testing.T) {
 	if err := json.Unmarshal([]byte(s.do("", "broker list -o json")), &rows); err != nil || len(rows) != 1 || rows[0].Fenced || rows[0].Features["group.version"] != "0 to 1" {
 		t.Errorf("%v %+v", err, rows)
 	}
+	s.do("", "topic create orders -p 25")
+	out, _, err := s.try("", "broker safe-to-restart 1")
+	if !errors.Is(err, errSilent) || !strings.HasPrefix(out, "Node 1 is not safe to restart:\n  metadata quorum: of 1 voters 0 would be left") ||
+		!strings.Contains(out, "  orders-3: the node has the only in-sync replica\n") || !strings.Contains(out, "  and 5 partitions more (--output json has all)\n") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	out, _, err = s.try("", "broker safe-to-restart 1 -o json")
+	if !errors.Is(err, errSilent) || strings.Count(out, `"topic": "orders"`) != 25 || !strings.Contains(out, `"safe": false`) {
+		t.Errorf("%v\n%s", err, out)
+	}
+	s.fails("broker safe-to-restart 9", "neither a broker nor a voter")
+	s.fails("broker safe-to-restart x", "is no node id")
 	s.fails("broker unregister 9", "--yes")
 	s.fails("broker unregister 9 -y", "BROKER_ID_NOT_REGISTERED")
 	s.fails("broker unregister x", "is no broker id")
@@ -189,7 +202,7 @@ func TestClusterCommands(t *testing.T) {
 	s.wants("", "feature downgrade -f group.version=0 --dry-run", "group.version can be downgraded to 0.\n")
 	s.wants("", "feature disable -f share.version", "share.version was disabled.\n")
 	s.wants("", "feature upgrade -r 4.4-IV2 -o json", `"feature": "share.version"`, `"done": true`)
-	out, _, err := s.try("", "feature upgrade -f metadata.version=40")
+	out, _, err = s.try("", "feature upgrade -f metadata.version=40")
 	if err == nil || !strings.HasPrefix(out, "Could not upgrade metadata.version to 40. ") || !strings.Contains(err.Error(), "1 out of 1 operation(s) failed.") {
 		t.Errorf("%v %q", err, out)
 	}
