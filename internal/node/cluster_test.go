@@ -380,12 +380,12 @@ func TestVotersAreChangedThroughABroker(t *testing.T) {
 
 	// Whether a node can be stopped now: the broker has a topic's only replica, and a controller is one of three.
 	c.create(cl, "only-here")
-	risks, err := cl.RestartRisks(t.Context(), 4)
-	if err != nil || len(risks) != 2 || risks[0].Kind != client.OnlyReplica || risks[0].Topic != "only-here" {
-		t.Errorf("risks of stopping the broker: %v %v", risks, err)
+	answer, err := cl.SafeToRestart(t.Context(), 4)
+	if err != nil || len(answer.Partitions) != 2 || answer.Partitions[0].Topic != "only-here" || !answer.Partitions[0].Offline {
+		t.Errorf("stop the broker: %+v %v", answer, err)
 	}
-	if risks, err := cl.RestartRisks(t.Context(), int32(gone%3+1)); err != nil || len(risks) != 0 {
-		t.Errorf("risks of stopping a controller: %v %v", risks, err)
+	if answer, err := cl.SafeToRestart(t.Context(), int32(gone%3+1)); err != nil || !answer.Safe() || !answer.Voter {
+		t.Errorf("stop a controller: %+v %v", answer, err)
 	}
 
 	// What else is passed on, or refused.
