@@ -15,5 +15,5 @@ var gregorKeys = []Key{
 	{"gregor.produce.validation", String, "strict", in("strict", "header"), Medium, ClusterWide | Honoured,
 		"How much of a produced batch is checked: every record in it as Kafka does (strict), or the batch's header and checksum only (header), which costs less for compressed batches."},
 	{"gregor.request.memory.bytes", Long, "67108864", atLeast(1048576), Medium, Honoured,
-		"Most bytes of requests that the node holds in memory at once; connections wait for room."},
+		"Most bytes of requests that the node holds in memory at once, and as much again for what large ones become when they are decoded; connections wait for room."},
 }

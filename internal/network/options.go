@@ -24,8 +24,8 @@ type Options struct {
 	// MaxRequestBytes is the largest request, header and body. A length prefix above it closes the connection before anything
 	// is allocated. Zero: 100 MiB. Config "socket.request.max.bytes".
 	MaxRequestBytes int
-	// MemoryLimit bounds the bytes of all requests that are held at a time. Zero or below: no bound. Config
-	// "queued.max.request.bytes".
+	// MemoryLimit bounds the bytes of all requests that are held at a time, and, apart from them, what large requests become
+	// when they are decoded. Zero or below: no bound. Config "queued.max.request.bytes".
 	MemoryLimit int64
 	// MaxInFlight is how many requests of a connection may wait for their reply before it stops reading. Zero: 128. Kafka
 	// holds one; "max.in.flight.requests.per.connection" of its producers is 5, librdkafka's default is 1,000,000.
