@@ -103,6 +103,7 @@ type Log struct {
 	topicID atomic.Pointer[uuid.UUID]
 	epochs  epochCache
 	failed  atomic.Pointer[error] // an I/O error that a log without a Manager met
+	told    atomic.Bool           // damage has been logged: every reader that comes there meets it
 	meta    bool                  // the metadata log: flushed by its owner, recovered from the start, no retention of its own
 
 	// Lock order: flushing, mu, shape, marks.
@@ -425,6 +426,9 @@ func (l *Log) ioError(what string, err error) error {
 		return nil
 	}
 	if damaged(err) {
+		if !l.told.Swap(true) {
+			l.e.logger.Error("a log is damaged", "partition", l.tp.String(), "dir", l.dir.get(), "err", err)
+		}
 		return fmt.Errorf("%s %s in %s: %w: %w", what, l.tp, l.dir.get(), api.ErrCorruptMessage, err)
 	}
 	var wrapped error = &storageError{fmt.Errorf("%s %s in %s: %w", what, l.tp, l.dir.get(), err)}
