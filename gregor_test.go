@@ -13,17 +13,18 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"gregor"
+	"gregor/internal/await"
 )
 
 // ask sends one request on a connection of its own and returns the response.
 func ask(t *testing.T, addr string, q kmsg.Request) kmsg.Response {
 	t.Helper()
-	c, err := net.DialTimeout("tcp", addr, 5*time.Second)
+	c, err := net.DialTimeout("tcp", addr, await.Patience)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(await.Patience)); err != nil {
 		t.Fatal(err)
 	}
 	f := kmsg.NewRequestFormatter(kmsg.FormatterClientID("gregor-test"))
@@ -96,16 +97,10 @@ func TestRestartKeepsTopics(t *testing.T) {
 			t.Fatal(err)
 		}
 		var topic kmsg.MetadataResponseTopic
-		for range 200 { // creation on demand takes a moment
+		await.True(t, "the topic, created on demand, is led", func() bool {
 			topic = metadataOf(t, n.Addr(), "orders").Topics[0]
-			if topic.ErrorCode == 0 && len(topic.Partitions) == 3 && topic.Partitions[2].Leader == 1 {
-				break
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-		if topic.ErrorCode != 0 || len(topic.Partitions) != 3 || topic.Partitions[2].Leader != 1 {
-			t.Fatalf("round %d: topic %+v", round, topic)
-		}
+			return topic.ErrorCode == 0 && len(topic.Partitions) == 3 && topic.Partitions[2].Leader == 1
+		})
 		if round == 0 {
 			id, cluster = topic.TopicID, n.ClusterID()
 		}
