@@ -25,6 +25,7 @@ type leaderState struct {
 
 	checkQuorumAt time.Time      // when to resign unless a majority has fetched before
 	heard         map[int32]bool // voters that fetched since checkQuorumAt was set
+	alone         bool           // this leader was the only voter when it was polled last
 	beginAt       time.Time      // when to look again whom to tell of the epoch
 
 	resign bool
@@ -257,6 +258,11 @@ func (c *Core) commit(hw int64) {
 func (c *Core) pollLeader(now time.Time) {
 	l := c.lead
 	alone := len(l.voters) == 1 && l.voters[c.cfg.NodeID] != nil
+	if l.alone && !alone {
+		// Nobody had to be heard until now.
+		l.checkQuorumAt = now.Add(c.checkQuorumTimeout())
+	}
+	l.alone = alone
 	if !alone && !now.Before(l.checkQuorumAt) {
 		c.log.Warn("no majority of the voters has fetched in time, resigning", "leader_epoch", c.epoch, "timeout", c.checkQuorumTimeout())
 		l.resign = true
