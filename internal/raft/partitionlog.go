@@ -2,7 +2,9 @@ package raft
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"syscall"
 
 	"gregor/internal/log"
 )
@@ -58,14 +60,18 @@ func (p partitionLog) Epochs() ([]EpochStart, error) {
 func (p partitionLog) Append(batches []byte) error {
 	end := p.l.EndOffset()
 	_, err := p.l.AppendFollower(batches)
-	if err == nil || p.l.EndOffset() == end {
+	if !errors.Is(err, syscall.ENOSPC) || p.l.EndOffset() == end {
 		return err
 	}
-	// The disk was full after the first of several segments.
-	if back := p.TruncateTo(end); back != nil {
-		return fmt.Errorf("%v, and a part can't be taken back: %v", err, back) // not a full disk: the log isn't as it was
+	// The disk was full after the first of several segments. Whoever gets this error tries again with all of it.
+	back := p.TruncateTo(end)
+	switch {
+	case back == nil:
+		return err
+	case errors.Is(back, syscall.ENOSPC):
+		return fmt.Errorf("%v, and a part can't be taken back: %v", err, back) // the log isn't as it was
 	}
-	return err
+	return fmt.Errorf("%v, and a part can't be taken back: %w", err, back)
 }
 
 func (p partitionLog) Read(offset int64, maxBytes int) ([]byte, error) {
