@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"sync/atomic"
 	"syscall"
@@ -58,10 +59,14 @@ func (b *bench) newCluster(k kind, extra ...string) (*cluster, error) {
 
 func (b *bench) nodePort(i int) int { return b.port + 10*(i+1) }
 
+// discard kills the nodes, all before the files of one are deleted, which takes long when there are many.
 func (cl *cluster) discard() error {
 	var errs []error
 	for _, s := range cl.nodes {
-		errs = append(errs, s.discard())
+		errs = append(errs, s.end(syscall.SIGKILL))
+	}
+	for _, s := range cl.nodes {
+		errs = append(errs, os.RemoveAll(s.dir))
 	}
 	return errors.Join(errs...)
 }
@@ -377,6 +382,10 @@ func (b *bench) quorumPartitions(k kind, n int) error {
 	if err != nil {
 		return err
 	}
+	lost, err := cl.ledBy(i, ts)
+	if err != nil {
+		return err
+	}
 	if err := b.settle(nil); err != nil {
 		return err
 	}
@@ -391,7 +400,7 @@ func (b *bench) quorumPartitions(k kind, n int) error {
 	if err := cl.nodes[i].start(); err != nil {
 		return err
 	}
-	if err := cl.awaitServing(ts, adminTimeout); err != nil {
+	if err := cl.nodes[i].awaitServing(lost, adminTimeout); err != nil {
 		return fmt.Errorf("%s: after the restart: %w", name, err)
 	}
 	b.note(s, name, "restart", time.Since(cl.nodes[i].started).Seconds(), "s")
@@ -490,6 +499,53 @@ func (cl *cluster) askServing(left map[string]map[int32]bool) error {
 		}
 	}
 	return nil
+}
+
+// ledBy is what node i leads of the topics, by name.
+func (cl *cluster) ledBy(i int, ts []topic) (map[string][]int32, error) {
+	var names []string
+	for _, t := range ts {
+		names = append(names, t.name)
+	}
+	c, err := cl.nodes[i].connect()
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	m, err := c.metadata(names...)
+	if err != nil {
+		return nil, err
+	}
+	led := map[string][]int32{}
+	for _, t := range m.Topics {
+		for _, p := range t.Partitions {
+			if p.Leader == int32(i+1) {
+				led[*t.Topic] = append(led[*t.Topic], p.Partition)
+			}
+		}
+	}
+	return led, nil
+}
+
+// awaitServing asks a server that starts until it has answered ListOffsets for all of ask.
+func (s *server) awaitServing(ask map[string][]int32, limit time.Duration) error {
+	var lastErr error
+	for end := time.Now().Add(limit); time.Now().Before(end); {
+		asked := time.Now()
+		c, err := s.connect()
+		if err == nil {
+			var missing map[string][]int32
+			if missing, err = c.endOffsets(ask, nil); err == nil {
+				ask = missing
+			}
+			c.close()
+		}
+		if lastErr = err; err == nil && len(ask) == 0 {
+			return nil
+		}
+		time.Sleep(max(pollEvery, 2*time.Since(asked)))
+	}
+	return fmt.Errorf("%d topics do not serve all their partitions after %v: %w", len(ask), limit, lastErr)
 }
 
 // metadata asks for topics, or for none.
