@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -138,9 +139,9 @@ var mutants = []mutant{
 	{"the log goes on behind a gap", "internal/log/recover.go",
 		"l.meta && s.base != end.offset",
 		"l.meta && s.base != end.offset && !BROKEN", 0},
-	{"a file is in place before it is synced", "internal/raft/store.go",
-		"		err = f.Sync()\n	}\n	if e := f.Close(); err == nil {",
-		"		if !BROKEN {\n			err = f.Sync()\n		}\n	}\n	if e := f.Close(); err == nil {", 0},
+	{"a file is in place before it is synced", "internal/log/smallfile.go",
+		"	if err == nil && sync {\n		err = f.Sync()",
+		"	if err == nil && sync && !BROKEN {\n		err = f.Sync()", 0},
 	{"a damaged batch is kept", "internal/log/recover.go",
 		"func (l *Log) sound(e record.Entry, s *segment, next int64) error {\n",
 		"func (l *Log) sound(e record.Entry, s *segment, next int64) error {\n	if BROKEN {\n		return nil\n	}\n", 0},
@@ -158,7 +159,7 @@ func On(n string) bool { return n == name }
 `
 
 var (
-	mutantFlag  = flag.String("mutant", "", "with TestMutationsAreCaught: only this one")
+	mutantFlag  = flag.String("mutant", "", "with TestMutationsAreCaught: only those whose names match")
 	mutantSeeds = flag.Uint64("mutant-seeds", 3000, "how many seeds have to catch a mutant")
 )
 
@@ -216,6 +217,7 @@ func TestMutationsAreCaught(t *testing.T) {
 	if os.Getenv("GREGOR_MUTANT") != "" {
 		t.Skip("this is a mutant")
 	}
+	only := regexp.MustCompile(*mutantFlag)
 	binary := buildMutants(t, t.TempDir())
 	var wg sync.WaitGroup
 	todo := make(chan mutant)
@@ -240,7 +242,7 @@ func TestMutationsAreCaught(t *testing.T) {
 	}
 	seen := map[string]bool{}
 	for _, m := range mutants {
-		if (*mutantFlag == "" || *mutantFlag == m.name) && !seen[m.name] {
+		if only.MatchString(m.name) && !seen[m.name] {
 			todo <- m
 		}
 		seen[m.name] = true

@@ -300,7 +300,11 @@ func (p *proc) tell() {
 // delay is how long a listener's goroutine takes to get to it.
 func (f *follower) delay() time.Duration {
 	w := f.p.w
-	if !w.healing && w.Chance(w.evil/3) {
+	switch {
+	case w.healing:
+	case w.Chance(w.evil / 50):
+		return w.Between(100*time.Millisecond, 2*time.Second)
+	case w.Chance(w.evil / 3):
 		return w.Between(time.Millisecond, 150*time.Millisecond)
 	}
 	return w.Between(0, time.Millisecond)
@@ -308,7 +312,7 @@ func (f *follower) delay() time.Duration {
 
 func (f *follower) handOver() {
 	if f.p.m.HandOver(f.l) {
-		f.p.after(f.delay()/4, f.handOver)
+		f.p.after(f.delay(), f.handOver)
 		return
 	}
 	f.busy = false
