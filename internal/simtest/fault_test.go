@@ -25,7 +25,7 @@ func (w *world) fault() {
 			}
 		})
 	}
-	switch w.Rand.IntN(17) {
+	switch w.Rand.IntN(18) {
 	case 0, 1, 2: // the leader's process dies and comes back at once
 		if l := w.leader(); l != nil {
 			l.n.crash("fault, leader")
@@ -74,6 +74,8 @@ func (w *world) fault() {
 			l.do(func() { l.m.Resign(l.epoch()) })
 		}
 	case 16:
+		n.stop()
+	case 17:
 		n.logf("disk is full")
 		n.disk.SetCapacity(n.disk.Used() + int64(w.Rand.IntN(2000)))
 		w.After(w.Between(time.Millisecond, 600*time.Millisecond), func() { n.disk.SetCapacity(-1) })

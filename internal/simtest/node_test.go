@@ -366,11 +366,25 @@ func (n *node) crash(why string) {
 	n.lastEpoch = -1
 	n.disk = n.disk.CrashClone(n.w.Rand, pick(n.w, 0, 0.5, 1))
 	_ = p.m.Close()
-	for _, o := range n.w.procs() {
+	for _, o := range n.w.procs() { // most connections break, and the other end hears of it
 		if o.core != nil && n.w.Chance(0.7) {
 			o.after(n.w.Between(0, 3*time.Millisecond), func() { o.core.LinkBroken(o.clock.Now(), controller.Link(n.id)) })
 		}
+		if n.w.Chance(0.5) {
+			o.after(n.w.Between(0, 3*time.Millisecond), func() { o.m.Step(raft.PeerLost{ID: n.id}) })
+		}
 	}
+}
+
+// stop ends the process in order: a leader hands over first.
+func (n *node) stop() {
+	p := n.proc
+	if p == nil {
+		return
+	}
+	n.logf("is told to stop")
+	p.do(func() { p.m.Step(raft.ShutdownAsked{}) })
+	p.after(n.w.Between(20*time.Millisecond, 300*time.Millisecond), func() { n.crash("stopped") })
 }
 
 // Wake implements raft.World.
