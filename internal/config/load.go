@@ -14,11 +14,15 @@ type Problem struct {
 	Text    string
 	Allowed string // the allowed values, or ""
 
-	requirement bool // Kafka shows "requirement failed: " before the text when it refuses a dynamic change
+	requirement bool   // Kafka shows "requirement failed: " before the text when it refuses a dynamic change
+	client      string // what Kafka says instead of the text when it refuses a dynamic change; empty if the same
 }
 
 // toClient is the text with which a dynamic change is refused.
 func (p Problem) toClient() string {
+	if p.client != "" {
+		return p.client
+	}
 	if p.requirement {
 		return "requirement failed: " + p.Text
 	}

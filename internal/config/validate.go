@@ -39,6 +39,9 @@ func (c *compiler) validateNumbers() {
 	if b.CleanerThreads > 0 {
 		c.require(b.CleanerDedupeBufferBytes/int64(b.CleanerThreads) > 1<<20, "log.cleaner.dedupe.buffer.size",
 			"log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread.")
+	} else {
+		c.problems = append(c.problems, Problem{Where: b.layers.where("log.cleaner.threads"), Key: "log.cleaner.threads",
+			Text: "log.cleaner.threads must be at least 1", client: "/ by zero"}) // which Kafka does
 	}
 	c.require(b.ReplicaFetchWaitMax <= b.ReplicaSocketTimeout, "replica.socket.timeout.ms",
 		"replica.socket.timeout.ms should always be at least replica.fetch.wait.max.ms to prevent unnecessary socket timeouts")

@@ -92,6 +92,9 @@ func (s *schema) NewTopic(own, forAll, forThis map[string]string) []kmsg.CreateT
 	for i, e := range entries {
 		c := kmsg.NewCreateTopicsResponseTopicConfig()
 		c.Name, c.Value, c.ReadOnly, c.Source, c.IsSensitive = e.Name, e.Value, e.ReadOnly, int8(e.Source), e.Sensitive
+		if sent, ok := own[e.Name]; ok && !e.Sensitive {
+			c.Value = &sent // to the letter, though it means what is described
+		}
 		out[i] = c
 	}
 	slices.SortFunc(out, func(a, b kmsg.CreateTopicsResponseTopicConfig) int { return strings.Compare(a.Name, b.Name) })
