@@ -215,11 +215,13 @@ func (s *shard[C, R]) failBatch(now time.Time, err error) {
 
 // completeTransaction appends a marker and applies it.
 func (s *shard[C, R]) completeTransaction(now time.Time, op *operation[C, R], coordinatorEpoch int32, commit bool) {
-	err := s.flush(now)
-	if err == nil {
-		err = s.core.ReplayTransactionEnd(op.producerID, op.producerEpoch, commit)
+	if err := s.flush(now); err != nil {
+		s.finish(now, op, err)
+		return
 	}
-	if err != nil {
+	if err := s.core.ReplayTransactionEnd(op.producerID, op.producerEpoch, commit); err != nil {
+		// Part of it may have been applied, and there will be no marker.
+		s.registry.Revert(s.written)
 		s.finish(now, op, err)
 		return
 	}

@@ -89,6 +89,9 @@ func (c *settingsCore) apply(r setting) {
 
 func (c *settingsCore) ReplayTransactionEnd(producerID int64, _ int16, commit bool) error {
 	for _, r := range c.pending[producerID] {
+		if r.name == "unendable" {
+			return errors.New("unendable")
+		}
 		if commit {
 			c.apply(r)
 		}
@@ -601,6 +604,33 @@ func TestTransactions(t *testing.T) {
 		synctest.Wait()
 		w.want("a", 1)
 		w.want("b", -1)
+	})
+}
+
+// A transaction that can't be ended leaves nothing of itself behind, and those after it go on.
+func TestTransactionThatCannotBeEnded(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.load()
+		one, done := int64(1), make(chan error, 1)
+		w.rt.WriteTransactional(0, 1, 3, func(*settingsCore, time.Time) (Result[setting], error) {
+			return Result[setting]{Records: []setting{{"a", &one}, {"unendable", &one}}}, nil
+		}, func(err error) { done <- err })
+		if err := w.ready(done); err != nil {
+			t.Fatal(err)
+		}
+		w.rt.CompleteTransaction(0, 1, 3, 9, true, func(err error) { done <- err })
+		if err := w.ready(done); err == nil || err.Error() != "unendable" {
+			t.Errorf("the end: %v", err)
+		}
+		w.want("a", -1)
+		if n := len(w.log.Batches(0)); n != 1 {
+			t.Errorf("%d batches: there is a marker", n)
+		}
+		if err := w.ready(w.put("c", 3)); err != nil {
+			t.Error(err)
+		}
+		w.want("c", 3)
+		w.want("a", -1)
 	})
 }
 
