@@ -206,7 +206,8 @@ func (l *lifecycle) answered(now time.Time, resp kmsg.Response, err error) {
 	}
 	l.failures++
 	l.again = false
-	d := min(lifecycleFirstBackoff<<min(l.failures-1, 20), l.o.SessionTimeout)
+	// Kafka goes up to the session timeout; but who is refused because its last life may not be over is let in when it is.
+	d := min(lifecycleFirstBackoff<<min(l.failures-1, 20), l.o.SessionTimeout, l.o.HeartbeatInterval)
 	d = time.Duration(float64(d) * (0.98 + 0.04*l.o.Rand.Float64()))
 	l.due = now.Add(d)
 	l.o.Logger.Warn("the controller could not be told of this broker", "registered", l.registered, "attempts", l.failures, "retry_in", d, "err", err)

@@ -3,6 +3,10 @@ package node
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -48,6 +52,49 @@ func TestKilledNodes(t *testing.T) {
 		p.brokers(c, 3)
 		t.Logf("round %d: back after %v", round, time.Since(begin))
 	}
+}
+
+// TestKilledBroker: a broker's death is noticed by a controller that lives; and another process gets its id as soon as it is
+// dead, but not before.
+func TestKilledBroker(t *testing.T) {
+	p := newProcs(t, "broker.session.timeout.ms=600000\n", "controller", "broker", "broker", "broker")
+	p.start(1, 2, 3, 4)
+	c := p.client(2, 3)
+	p.brokers(c, 3)
+	if _, err := c.CreateTopics(t.Context(), []client.TopicSpec{{Name: "t", Partitions: 30, ReplicationFactor: 3}}, false); err != nil {
+		t.Fatal(err)
+	}
+
+	// A process that calls itself broker 4 as well, on other ports.
+	ports := freePorts(t, 1)
+	twin := &proc{t: t, id: 4, dir: filepath.Join(p.dir, "twin"), broker: ports[0]}
+	properties, err := os.ReadFile(p.nodes[4].properties())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := strings.NewReplacer(p.nodes[4].dir, twin.dir, fmt.Sprintf("PLAINTEXT://127.0.0.1:%d", p.nodes[4].broker), fmt.Sprintf("PLAINTEXT://127.0.0.1:%d", twin.broker))
+	if err := os.MkdirAll(twin.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(twin.properties(), []byte(other.Replace(string(properties))), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	gregor(t, "storage", "format", "--cluster-id", clusterTestID, "--config", twin.properties())
+	p.nodes[5] = twin
+	p.start(5)
+	await.True(t, "the twin is refused", func() bool {
+		return strings.Contains(twin.log(), api.ErrDuplicateBrokerRegistration.Message)
+	})
+	p.brokers(c, 3)
+
+	begin := time.Now()
+	p.nodes[4].kill()
+	p.leadersAmong(c, 2, "t", []int{2, 3})
+	t.Logf("new leaders %v after broker 4 was killed", time.Since(begin))
+	await.True(t, "the twin takes its place", func() bool {
+		m, err := c.Metadata(t.Context(), []string{})
+		return err == nil && slices.ContainsFunc(m.Brokers, func(b client.Broker) bool { return b.ID == 4 && int(b.Port) == twin.broker })
+	})
 }
 
 // create creates a topic through one broker, again until that works.
