@@ -88,7 +88,10 @@ func (l *Log) recover(point int64, progress func(total, done int64)) error {
 			"bytes", size-valid, "position", valid, "offset", next, "segments_after", len(segs)-1-i, "err", why)
 		f, err := s.open(fc)
 		if err == nil {
-			err = f.Truncate(valid)
+			// Synced, or the next crash could bring the damaged end back behind what is appended from now on.
+			if err = f.Truncate(valid); err == nil {
+				err = f.Sync()
+			}
 			s.release(fc)
 		}
 		if err != nil {
