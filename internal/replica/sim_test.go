@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -183,6 +184,10 @@ func (w *simWorld) start(b *simBroker) {
 		w.t.Fatal(err)
 	}
 	b.logs = logs
+	for l := range logs.Logs() {
+		_, _, hw, end := l.Offsets()
+		w.logf("broker %d: starts with %s: high watermark %d and end %d", b.id, l.TopicPartition(), hw, end)
+	}
 	life := b.life
 	b.m = New(Options{NodeID: b.id, Logs: logs, Config: w.live, Clock: w.clock, Logger: w.out.With("broker", b.id), Rand: w.loop.Rand,
 		BrokerEpoch: func() int64 { return b.epoch },
@@ -207,6 +212,10 @@ func (w *simWorld) start(b *simBroker) {
 
 // crash ends a broker's life; survive is how likely what was not synced is still there.
 func (w *simWorld) crash(b *simBroker, survive float64) {
+	for _, p := range b.partitions() {
+		_, _, hw, end := p.log.Offsets()
+		w.logf("broker %d: partition %d has high watermark %d and end %d", b.id, p.tp.Partition, hw, end)
+	}
 	w.logf("broker %d crashes, survive %v", b.id, survive)
 	b.up = false
 	b.m.Close()
@@ -396,6 +405,7 @@ func (w *simWorld) produce() {
 	if err != nil {
 		return
 	}
+	w.logf("broker %d appends %s to %d at %d, epoch %d", b.id, value, id, info.FirstOffset, p.role.Load().leaderEpoch)
 	w.breakState(p)
 	op := NewAckOp(1, func(errs []*api.Error) {
 		if errs[0] == nil {
@@ -421,7 +431,7 @@ func (w *simWorld) faults() {
 			return
 		}
 		survive := 1.0
-		if w.c.spare(b.id) {
+		if w.c.spare(b.id) && !slices.Contains(w.c.dirty[:], true) {
 			survive = w.loop.Rand.Float64() // a power failure, and the cluster can afford it
 			w.c.dirty[b.id] = true
 		}

@@ -51,11 +51,8 @@ func (w *simWorld) serveFetch(l *simBroker, q *kmsg.FetchRequest) kmsg.Response 
 		for _, p := range t.Partitions {
 			spec := FetchSpec{FetchOffset: p.FetchOffset, LogStartOffset: p.LogStartOffset, LeaderEpoch: p.CurrentLeaderEpoch,
 				LastFetchedEpoch: p.LastFetchedEpoch, MaxBytes: p.PartitionMaxBytes}
-			if w.broken == brokenTruncation {
+			if w.broken == brokenTruncation || w.broken == brokenComparison {
 				spec.LastFetchedEpoch = -1
-			}
-			if w.broken == brokenLeaderEpoch {
-				spec.LeaderEpoch = -1
 			}
 			wanted = append(wanted, FetchPartition{Key: FetchKey{TopicID: t.TopicID, Partition: p.Partition}, Spec: spec})
 		}
