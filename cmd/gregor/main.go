@@ -1,4 +1,3 @@
-// Command gregor is a node of a Kafka cluster, and the tools for it. "gregor help" tells what it can do.
 package main
 
 import (

@@ -1,5 +1,3 @@
-// Package golden gives tests the data that Kafka 4.4.0 left in testdata/golden: data directories, what reading them must give,
-// and the output of Kafka's tools. It is imported by tests alone.
 package golden
 
 import (

@@ -1,4 +1,3 @@
-// Package node builds gregor's binary and runs it as a process of its own, as a user would.
 package node
 
 import (

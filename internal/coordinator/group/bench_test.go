@@ -5,10 +5,10 @@ import (
 	"runtime"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"gregor/internal/await"
 	"gregor/internal/clock"
 	"gregor/internal/coordinator/memlog"
 )
@@ -41,13 +41,19 @@ func startBench(tb testing.TB) *Coordinator {
 	for p := range int32(50) {
 		c.Elected(p, 1)
 	}
-	for ready := false; !ready; {
-		r := kmsg.NewPtrListGroupsRequest()
-		c.ListGroups(&Context{Version: 5}, r, func(r *kmsg.ListGroupsResponse) { ready = r.ErrorCode == 0 })
-		time.Sleep(time.Millisecond)
-	}
+	awaitLoaded(tb, c)
 	tb.Cleanup(c.Close)
 	return c
+}
+
+// awaitLoaded waits until the coordinator has loaded all its partitions.
+func awaitLoaded(tb testing.TB, c *Coordinator) {
+	tb.Helper()
+	await.True(tb, "the coordinator has loaded", func() bool {
+		answered := make(chan int16, 1)
+		c.ListGroups(&Context{Version: 5}, kmsg.NewPtrListGroupsRequest(), func(r *kmsg.ListGroupsResponse) { answered <- r.ErrorCode })
+		return <-answered == 0
+	})
 }
 
 // stable makes a group with one member that has its assignment.
@@ -165,10 +171,7 @@ func BenchmarkLoad(b *testing.B) {
 	load := func(c *Coordinator) {
 		c.Start(1)
 		c.Elected(0, 1)
-		for ready := false; !ready; {
-			c.ListGroups(&Context{Version: 5}, kmsg.NewPtrListGroupsRequest(), func(r *kmsg.ListGroupsResponse) { ready = r.ErrorCode == 0 })
-			time.Sleep(time.Millisecond)
-		}
+		awaitLoaded(b, c)
 	}
 	load(fill)
 	for i := range groups {

@@ -1,5 +1,3 @@
-// Package memlog is a log in memory for coordinators: for tests and simulations. It keeps batches per partition as they were
-// appended, moves the high watermark at once or when told, and fails on demand. It is safe for concurrent use.
 package memlog
 
 import (

@@ -1,6 +1,3 @@
-// Command schemagen writes the Go code of every record that schema/ describes.
-//
-//	go run ./schema/cmd/schemagen [-out internal/message]
 package main
 
 import (
