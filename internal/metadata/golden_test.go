@@ -523,7 +523,7 @@ func TestGoldenTransactions(t *testing.T) {
 			case *message.EndTransactionRecord:
 				ended = true
 				if i != len(b.Records)-1 {
-					t.Skip("the transaction ends inside of a batch")
+					t.Fatal("the transaction ends inside of a batch: this data shows nothing of what is tested")
 				}
 			}
 		}
