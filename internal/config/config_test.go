@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"flag"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -158,5 +159,19 @@ func TestDocumentIsUpToDate(t *testing.T) {
 	got, err := os.ReadFile(page)
 	if err != nil || !bytes.Equal(got, want.Bytes()) {
 		t.Errorf("%s doesn't say what the declarations do (%v): run go test ./internal/config -rewrite", page, err)
+	}
+}
+
+// TestLongLists: a list may be as long as a request, and is read in one go; comparing each member with all others would take
+// minutes here.
+func TestLongLists(t *testing.T) {
+	var text strings.Builder
+	const n = 300_000
+	for i := range 2 * n {
+		fmt.Fprintf(&text, "%d:%d,", i%n, i%n)
+	}
+	v, err := TopicKeys.Lookup("leader.replication.throttled.replicas").Parse(strings.TrimSuffix(text.String(), ","))
+	if err != nil || len(v.List()) != n || v.List()[n-1] != "299999:299999" {
+		t.Fatalf("%d members, %v", len(v.List()), err)
 	}
 }

@@ -118,10 +118,8 @@ func (l listOf) check(key string, v Value) error {
 		}
 		return nil
 	}
-	for i, s := range v.list {
-		if slices.Contains(v.list[:i], s) {
-			return refuse(key, v.listText(), "Configuration '"+key+"' values must not be duplicated.")
-		}
+	if len(distinct(slices.Clone(v.list))) < len(v.list) {
+		return refuse(key, v.listText(), "Configuration '"+key+"' values must not be duplicated.")
 	}
 	for _, s := range v.list {
 		switch {

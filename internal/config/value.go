@@ -229,11 +229,12 @@ func parseJavaDouble(s string) (float64, error) {
 	return f, nil
 }
 
+// distinct keeps the first of equal members. The list may be as long as a client likes.
 func distinct(list []string) []string {
-	for i, s := range list {
-		if slices.Contains(list[:i], s) {
-			return distinct(slices.Delete(list, i, i+1))
-		}
-	}
-	return list
+	seen := make(map[string]bool, len(list))
+	return slices.DeleteFunc(list, func(s string) bool {
+		again := seen[s]
+		seen[s] = true
+		return again
+	})
 }
