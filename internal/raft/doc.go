@@ -10,6 +10,7 @@
 //     goroutine, clock or I/O, and draws randomness only from the generator that it is given.
 //   - store does what effects ask of the disk: the log, quorum-state, snapshots.
 //   - Node drives them: one goroutine with a mailbox and a timer, one goroutine that syncs the log, one for each Listener.
+//   - Manual is a Node without goroutines, which simulations move on.
 //   - The bootstrap snapshot that formatting leaves is written by WriteBootstrapSnapshot.
 //
 // # Invariants
@@ -23,9 +24,9 @@
 //
 // # Tests
 //
-// testdata/*.txt are traces of the core, one file a subject, that read as a description of the protocol; TestSimulation drives
-// whole quorums through faults from a seed, and TestMutationsAreCaught proves its checkers; golden and damaged directories of
-// Kafka's are opened as Kafka opens them.
+// testdata/*.txt are traces of the core, one file a subject, that read as a description of the protocol; internal/simtest drives
+// whole clusters through faults from a seed and breaks this package's rules to prove its checkers; golden and damaged
+// directories of Kafka's are opened as Kafka opens them.
 //
 // KIPs: 595 (the quorum), 630 (snapshots), 853 (voters in the log), 996 (pre-vote), 1166 (the follower's high watermark in a
 // fetch), 1186 (joining by itself). Kafka's classes are KafkaRaftClient, QuorumState, LeaderState, KafkaRaftLog.

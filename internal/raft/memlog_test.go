@@ -9,16 +9,13 @@ import (
 	"gregor/internal/record"
 )
 
-// memLog is a Log in memory. Crash loses what was not synced.
+// memLog is a Log in memory.
 type memLog struct {
 	mu      sync.Mutex
 	batches []record.Batch
 	start   int64
 	base    int64 // where the log began when it was last restarted
-	synced  int   // batches that are on disk
 	fail    error // what the next Append returns
-	syncs   int
-	checked int // batches that the simulation's checkers have seen
 }
 
 func (l *memLog) end() int64 {
@@ -69,8 +66,6 @@ func (l *memLog) Append(data []byte) error {
 func (l *memLog) Sync() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.synced = len(l.batches)
-	l.syncs++
 	return nil
 }
 
@@ -99,15 +94,13 @@ func (l *memLog) TruncateTo(offset int64) error {
 	for n := len(l.batches); n > 0 && l.batches[n-1].LastOffset() >= offset; n-- {
 		l.batches = l.batches[:n-1]
 	}
-	l.synced = len(l.batches)
-	l.checked = min(l.checked, len(l.batches))
 	return nil
 }
 
 func (l *memLog) Restart(offset int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.batches, l.synced, l.checked, l.start, l.base = nil, 0, 0, offset, offset
+	l.batches, l.start, l.base = nil, offset, offset
 	return nil
 }
 
@@ -131,10 +124,3 @@ func (l *memLog) Size() int64 {
 }
 
 func (l *memLog) Close() error { return nil }
-
-// crash loses what was not synced.
-func (l *memLog) crash() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.batches = l.batches[:l.synced]
-}
