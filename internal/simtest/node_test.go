@@ -302,7 +302,7 @@ func (f *follower) delay() time.Duration {
 	w := f.p.w
 	switch {
 	case w.healing:
-	case w.Chance(w.evil / 50):
+	case w.Chance(w.evil / 12):
 		return w.Between(100*time.Millisecond, 2*time.Second)
 	case w.Chance(w.evil / 3):
 		return w.Between(time.Millisecond, 150*time.Millisecond)
