@@ -261,6 +261,46 @@ func TestIndexesMadeAnewLeadBehindDamage(t *testing.T) {
 	}
 }
 
+// Producers whose last batches lie behind damage are remembered, or their retries would be appended twice.
+func TestProducersBehindDamageAreKnown(t *testing.T) {
+	for _, clean := range []bool{true, false} {
+		w := memWorld(t)
+		w.cfg.IndexIntervalBytes = 100
+		w.open()
+		l := w.log("a")
+		for i := range int64(20) {
+			w.clock.Advance(time.Second)
+			mustAppend(t, l, producerBatch(w.now(), 100+i, 0, 0, false, "x"))
+		}
+		w.close()
+		name := "/data/a-0/" + offsetName(0)
+		data, err := readFile(w.fs, name+suffixLog)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := len(data) / 20 * 6
+		data[at+8] = 0x7f // the size of the seventh batch
+		if err := writeFile(w.fs, name+suffixLog, data, true); err != nil {
+			t.Fatal(err)
+		}
+		// Nothing but the log tells of the producers.
+		if err := w.fs.Remove("/data/a-0/" + offsetName(20) + suffixSnapshot); err != nil {
+			t.Fatal(err)
+		}
+		if !clean {
+			if err := w.fs.Remove("/data/" + cleanShutdownFile); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.open()
+		l = w.log("a")
+		if n := len(l.Producers()); n < 17 || l.EndOffset() != 20 {
+			t.Errorf("clean %v: %d producers of 20 are known, the log ends at %d", clean, n, l.EndOffset())
+		}
+		w.close()
+	}
+}
+
 // A reader never finds a hole where segments have just been deleted: it is told that the log begins later.
 func TestLogStartMovesBeforeSegmentsGo(t *testing.T) {
 	h := &hookFS{FS: vfs.NewMem()}

@@ -536,7 +536,13 @@ func (l *Log) replaySegment(seg *segment, from, to int64) error {
 	for {
 		b, err := h.next()
 		if err != nil {
-			return ignoreDamage(err)
+			if err = ignoreDamage(err); err == nil {
+				var more bool
+				if more, err = seg.resume(fc, &h); more {
+					continue
+				}
+			}
+			return err
 		}
 		if b.entry.Offset() >= to {
 			return nil

@@ -265,7 +265,13 @@ func (l *Log) replayRange(s *segment, from, to int64) (aborted []abortedTxn, err
 	for {
 		b, err := h.next()
 		if err != nil {
-			return aborted, ignoreDamage(err)
+			if err = ignoreDamage(err); err == nil {
+				var more bool
+				if more, err = s.resume(fc, &h); more {
+					continue
+				}
+			}
+			return aborted, err
 		}
 		if b.entry.Magic() != 2 || !b.entry.Batch().HasProducer() {
 			continue

@@ -564,6 +564,24 @@ func (s *segment) behind(fc *fileCache, entries []byte, pos, size int64) ([]byte
 	return nil, nil
 }
 
+// resume makes a scan that met damage go on behind it, if the offset index knows of a batch there.
+func (s *segment) resume(fc *fileCache, h *headerScan) (bool, error) {
+	if h.pos >= h.end {
+		return false, nil
+	}
+	entries, err := s.index.entries(s.indexEnv(fc))
+	if err != nil {
+		return false, err
+	}
+	entries, err = s.behind(fc, entries[:plausiblePrefix(entries, h.end)*indexEntrySize], h.pos, h.end)
+	if err != nil || entries == nil {
+		return false, err
+	}
+	_, pos := indexEntry(entries)
+	h.pos = int64(pos)
+	return true, nil
+}
+
 // rebuildIndexes makes offset and time index anew from the batch headers. What lies behind damage is found by the old offset
 // index, and so stays within reach. ts is held.
 func (s *segment) rebuildIndexes(fc *fileCache, size, interval int64) error {
