@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kmsg"
+
 	"gregor/client"
 	"gregor/internal/await"
 	"gregor/internal/log"
@@ -17,9 +19,12 @@ import (
 
 // replicated is a cluster with a controller, node 1, and three brokers, and a topic with three replicas of which two must be in
 // sync. No session ends while a test runs: what is found out is found out by evidence or said.
-func replicated(t *testing.T, settings string) (*cluster, *client.Client) {
+func replicated(t *testing.T, settings string, racks ...string) (*cluster, *client.Client) {
 	t.Helper()
 	c := newCluster(t, 1, 3, true, "broker.session.timeout.ms=600000\ndefault.replication.factor=3\nmin.insync.replicas=2\n"+settings)
+	for i, rack := range racks {
+		c.cfgs[2+i].Rack = rack
+	}
 	t.Cleanup(func() { c.stop() })
 	c.start(1, 2, 3, 4)
 	cl, err := client.New(client.Options{Seeds: []string{"10.0.0.2:9092", "10.0.0.3:9092", "10.0.0.4:9092"}, Timeout: time.Minute, Dial: c.dialer()})
@@ -165,5 +170,85 @@ type batchEnd struct {
 func (c *cluster) dialer() func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		return c.net.Dial(ctx, network, addr)
+	}
+}
+
+// TestReassignment moves a partition to brokers that have none of it, and back to fewer: the new replicas get everything, the old
+// ones are deleted, and producers notice nothing.
+func TestReassignment(t *testing.T) {
+	c, cl := replicated(t, "")
+	if _, err := cl.CreateTopics(t.Context(), []client.TopicSpec{{Name: "m", Assignment: [][]int32{{2}}, Configs: map[string]string{"min.insync.replicas": "1"}}}, false); err != nil {
+		t.Fatal(err)
+	}
+	tp := log.TopicPartition{Topic: "m"}
+	produceAll(t, cl, "m", 1, "a", 50)
+	written := 50
+	for _, to := range [][]int32{{3}, {3, 4}, {4, 2}, {2, 3, 4}, {4}} {
+		if _, err := cl.ReassignPartitions(t.Context(), map[client.TopicPartition][]int32{{Topic: "m"}: to}, false); err != nil {
+			t.Fatal(err)
+		}
+		produceAll(t, cl, "m", 1, "during", 10)
+		written += 10
+		var nodes []int
+		for _, id := range to {
+			nodes = append(nodes, int(id))
+		}
+		await.True(t, fmt.Sprintf("replicas on %v", to), func() bool {
+			for _, node := range c.nodes {
+				p := node.loader.Image().Topics.Partition("m", 0)
+				if !slices.Equal(p.Replicas, to) || len(p.ISR) != len(to) {
+					return false
+				}
+			}
+			for id := 2; id <= 4; id++ {
+				if has := c.nodes[id].logs.Log(tp) != nil; has != slices.Contains(nodes, id) {
+					return false
+				}
+			}
+			return true
+		})
+		c.equalReplicas("m", 1, nodes...)
+	}
+	if got := len(read(t, cl, "m", 1)[0]); got != written {
+		t.Errorf("%d records, want %d", got, written)
+	}
+}
+
+// TestReadFromAFollower: a consumer is sent to the in-sync replica in its rack, which serves it.
+func TestReadFromAFollower(t *testing.T) {
+	c, cl := replicated(t, "replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector\n", "rack-2", "rack-3", "rack-4")
+	produceAll(t, cl, "r", 1, "a", 10)
+	c.equalReplicas("r", 1, 2, 3, 4)
+	topic := c.nodes[2].loader.Image().Topics.ByName("r")
+	leader := topic.Partition(0).Leader
+	fetch := func(broker int32, rack string) *kmsg.FetchResponseTopicPartition {
+		q := kmsg.NewPtrFetchRequest()
+		q.Version, q.MaxBytes, q.MinBytes, q.Rack, q.SessionEpoch, q.ReplicaID = 17, 1<<20, 1, rack, -1, -1
+		q.ReplicaState.ID = -1
+		ft, fp := kmsg.NewFetchRequestTopic(), kmsg.NewFetchRequestTopicPartition()
+		ft.TopicID, fp.PartitionMaxBytes, fp.CurrentLeaderEpoch = topic.ID, 1<<20, -1
+		ft.Partitions = append(ft.Partitions, fp)
+		q.Topics = append(q.Topics, ft)
+		resp, err := cl.Raw(t.Context(), &broker, q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &resp.(*kmsg.FetchResponse).Topics[0].Partitions[0]
+	}
+	for id := int32(2); id <= 4; id++ {
+		p := fetch(leader, fmt.Sprint("rack-", id))
+		want := id
+		if id == leader {
+			want = -1
+		}
+		if p.ErrorCode != 0 || p.PreferredReadReplica != want || (len(p.RecordBatches) > 0) != (want < 0) {
+			t.Errorf("rack of %d: error %d, preferred replica %d, %d bytes", id, p.ErrorCode, p.PreferredReadReplica, len(p.RecordBatches))
+		}
+		if p := fetch(id, ""); p.ErrorCode != 0 || p.HighWatermark != 10 || len(p.RecordBatches) == 0 {
+			t.Errorf("broker %d: error %d, high watermark %d, %d bytes", id, p.ErrorCode, p.HighWatermark, len(p.RecordBatches))
+		}
+	}
+	if p := fetch(leader, "elsewhere"); p.PreferredReadReplica != -1 || len(p.RecordBatches) == 0 {
+		t.Errorf("from elsewhere: preferred replica %d, %d bytes", p.PreferredReadReplica, len(p.RecordBatches))
 	}
 }

@@ -40,7 +40,12 @@ func (p *Partition) Offset(ts int64, kind ReaderKind, readCommitted bool, leader
 			fetchable = p.log.LastStableOffset()
 		}
 	}
+	// A leader whose high watermark hasn't reached the beginning of its epoch doesn't know yet what is committed (KIP-207).
+	catchesUp := kind == Consumer && p.catchesUp(r)
 	if ts == log.TimestampLatest {
+		if catchesUp {
+			return noOffset, api.ErrOffsetNotAvailable
+		}
 		return OffsetFound{Offset: fetchable, Timestamp: -1, LeaderEpoch: r.leaderEpoch}, nil
 	}
 	found, ok, err := p.log.OffsetForTimestamp(ts)
@@ -49,9 +54,22 @@ func (p *Partition) Offset(ts int64, kind ReaderKind, readCommitted bool, leader
 	}
 	isStart := ts == log.TimestampEarliest || ts == log.TimestampEarliestLocal
 	if !ok || !isStart && found.Offset >= fetchable {
+		if catchesUp && !isStart {
+			return noOffset, api.ErrOffsetNotAvailable
+		}
 		return noOffset, nil
 	}
 	return OffsetFound{Offset: found.Offset, Timestamp: found.Timestamp, LeaderEpoch: found.LeaderEpoch}, nil
+}
+
+// catchesUp says whether the high watermark of a leader is below the beginning of its epoch.
+func (p *Partition) catchesUp(r *role) bool {
+	if !r.leader || r.alone() {
+		return false
+	}
+	p.stMu.Lock()
+	defer p.stMu.Unlock()
+	return p.st.epochStart > p.log.HighWatermark()
 }
 
 // checkReader is checkLeader, with any replica accepted unless the leader is needed.
