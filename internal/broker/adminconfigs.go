@@ -18,57 +18,76 @@ import (
 // A change of configs goes two ways (Kafka's ConfigAdminManager): what concerns this broker's own settings is checked here,
 // by those settings; the rest is the controller's, which gets only the resources that passed.
 
-func (b *Broker) incrementalAlterConfigs(from *network.Request, q *kmsg.IncrementalAlterConfigsRequest, reply func(kmsg.Response)) {
-	errs := make([]error, len(q.Resources))
-	rest := kmsg.NewPtrIncrementalAlterConfigsRequest()
-	rest.Version, rest.ValidateOnly = q.Version, q.ValidateOnly
-	for i := range q.Resources {
-		r := &q.Resources[i]
-		if slices.ContainsFunc(q.Resources, func(o kmsg.IncrementalAlterConfigsRequestResource) bool {
-			return o.ResourceType == r.ResourceType && o.ResourceName == r.ResourceName
-		}) && countIncremental(q, r) > 1 {
+// verdict is what is answered about one resource.
+type verdict struct {
+	code    int16
+	message *string
+}
+
+// judge finds the resources of a request that go on to the controller, by their places in it, and the errors of the others. A
+// resource that is named twice is refused each time.
+func judge(named []metadata.Resource, check func(i int) error) (pass []int, errs []error) {
+	times := make(map[metadata.Resource]int, len(named))
+	for _, r := range named {
+		times[r]++
+	}
+	errs = make([]error, len(named))
+	for i, r := range named {
+		if times[r] > 1 {
 			errs[i] = invalidRequest("Each resource must appear at most once.")
-			continue
-		}
-		if errs[i] = b.checkIncremental(r); errs[i] == nil {
-			rest.Resources = append(rest.Resources, *r)
+		} else if errs[i] = check(i); errs[i] == nil {
+			pass = append(pass, i)
 		}
 	}
+	return pass, errs
+}
+
+// verdicts puts together what was found here and what the controller has said of the rest.
+func verdicts(named []metadata.Resource, errs []error, said map[metadata.Resource]verdict) []verdict {
+	out := make([]verdict, len(named))
+	for i, r := range named {
+		v, ok := said[r]
+		switch {
+		case errs[i] != nil:
+			v.code, v.message = told(errs[i])
+		case !ok:
+			v.code = api.CodeUnknownServerError
+		}
+		out[i] = v
+	}
+	return out
+}
+
+func (b *Broker) incrementalAlterConfigs(from *network.Request, q *kmsg.IncrementalAlterConfigsRequest, reply func(kmsg.Response)) {
+	named := make([]metadata.Resource, len(q.Resources))
+	for i, r := range q.Resources {
+		named[i] = metadata.Resource{Type: int8(r.ResourceType), Name: r.ResourceName}
+	}
+	pass, errs := judge(named, func(i int) error { return b.checkIncremental(&q.Resources[i]) })
+	rest := kmsg.NewPtrIncrementalAlterConfigsRequest()
+	rest.Version, rest.ValidateOnly = q.Version, q.ValidateOnly
+	for _, i := range pass {
+		rest.Resources = append(rest.Resources, q.Resources[i])
+	}
 	finish := func(resp kmsg.Response) {
-		answers := make(map[metadata.Resource]kmsg.IncrementalAlterConfigsResponseResource)
+		said := make(map[metadata.Resource]verdict)
 		if r, ok := resp.(*kmsg.IncrementalAlterConfigsResponse); ok {
 			for _, x := range r.Resources {
-				answers[metadata.Resource{Type: int8(x.ResourceType), Name: x.ResourceName}] = x
+				said[metadata.Resource{Type: int8(x.ResourceType), Name: x.ResourceName}] = verdict{x.ErrorCode, x.ErrorMessage}
 			}
 		}
 		out := q.ResponseKind().(*kmsg.IncrementalAlterConfigsResponse)
-		for i, r := range q.Resources {
-			x, ok := answers[metadata.Resource{Type: int8(r.ResourceType), Name: r.ResourceName}]
-			switch {
-			case errs[i] != nil:
-				x.ErrorCode, x.ErrorMessage = told(errs[i])
-			case !ok:
-				x.ErrorCode = api.CodeUnknownServerError
-			}
-			x.ResourceType, x.ResourceName = r.ResourceType, r.ResourceName
-			out.Resources = append(out.Resources, x)
+		for i, v := range verdicts(named, errs, said) {
+			out.Resources = append(out.Resources, kmsg.IncrementalAlterConfigsResponseResource{ErrorCode: v.code, ErrorMessage: v.message,
+				ResourceType: q.Resources[i].ResourceType, ResourceName: q.Resources[i].ResourceName})
 		}
 		reply(out)
 	}
-	if len(rest.Resources) == 0 {
+	if len(pass) == 0 {
 		finish(nil)
 		return
 	}
 	b.forward(from, rest, finish, func(err error) kmsg.Response { return controller.ErrorResponse(rest, err) })
-}
-
-func countIncremental(q *kmsg.IncrementalAlterConfigsRequest, r *kmsg.IncrementalAlterConfigsRequestResource) (n int) {
-	for i := range q.Resources {
-		if q.Resources[i].ResourceType == r.ResourceType && q.Resources[i].ResourceName == r.ResourceName {
-			n++
-		}
-	}
-	return n
 }
 
 // The operations of IncrementalAlterConfigs.
@@ -192,47 +211,31 @@ func (b *Broker) checkDynamic(settings map[string]string, name string) error {
 }
 
 func (b *Broker) alterConfigs(from *network.Request, q *kmsg.AlterConfigsRequest, reply func(kmsg.Response)) {
-	errs := make([]error, len(q.Resources))
+	named := make([]metadata.Resource, len(q.Resources))
+	for i, r := range q.Resources {
+		named[i] = metadata.Resource{Type: int8(r.ResourceType), Name: r.ResourceName}
+	}
+	pass, errs := judge(named, func(i int) error { return b.checkLegacy(&q.Resources[i]) })
 	rest := kmsg.NewPtrAlterConfigsRequest()
 	rest.Version, rest.ValidateOnly = q.Version, q.ValidateOnly
-	for i := range q.Resources {
-		r := &q.Resources[i]
-		n := 0
-		for j := range q.Resources {
-			if q.Resources[j].ResourceType == r.ResourceType && q.Resources[j].ResourceName == r.ResourceName {
-				n++
-			}
-		}
-		if n > 1 {
-			errs[i] = invalidRequest("Each resource must appear at most once.")
-			continue
-		}
-		if errs[i] = b.checkLegacy(r); errs[i] == nil {
-			rest.Resources = append(rest.Resources, *r)
-		}
+	for _, i := range pass {
+		rest.Resources = append(rest.Resources, q.Resources[i])
 	}
 	finish := func(resp kmsg.Response) {
-		answers := make(map[metadata.Resource]kmsg.AlterConfigsResponseResource)
+		said := make(map[metadata.Resource]verdict)
 		if r, ok := resp.(*kmsg.AlterConfigsResponse); ok {
 			for _, x := range r.Resources {
-				answers[metadata.Resource{Type: int8(x.ResourceType), Name: x.ResourceName}] = x
+				said[metadata.Resource{Type: int8(x.ResourceType), Name: x.ResourceName}] = verdict{x.ErrorCode, x.ErrorMessage}
 			}
 		}
 		out := q.ResponseKind().(*kmsg.AlterConfigsResponse)
-		for i, r := range q.Resources {
-			x, ok := answers[metadata.Resource{Type: int8(r.ResourceType), Name: r.ResourceName}]
-			switch {
-			case errs[i] != nil:
-				x.ErrorCode, x.ErrorMessage = told(errs[i])
-			case !ok:
-				x.ErrorCode = api.CodeUnknownServerError
-			}
-			x.ResourceType, x.ResourceName = r.ResourceType, r.ResourceName
-			out.Resources = append(out.Resources, x)
+		for i, v := range verdicts(named, errs, said) {
+			out.Resources = append(out.Resources, kmsg.AlterConfigsResponseResource{ErrorCode: v.code, ErrorMessage: v.message,
+				ResourceType: q.Resources[i].ResourceType, ResourceName: q.Resources[i].ResourceName})
 		}
 		reply(out)
 	}
-	if len(rest.Resources) == 0 {
+	if len(pass) == 0 {
 		finish(nil)
 		return
 	}

@@ -71,10 +71,8 @@ func (b *Broker) groupDefault(key string) Value {
 }
 
 func (b *Broker) groupValue(own map[string]string, key string) Value {
-	if text, ok := own[key]; ok {
-		if v, err := GroupKeys.Lookup(key).Parse(text); err == nil {
-			return v
-		}
+	if v, ok := ownValue(GroupKeys, own, key); ok {
+		return v
 	}
 	return b.groupDefault(key)
 }

@@ -174,13 +174,21 @@ func (b *Broker) inUnits(first string, unit int64, second string, unit2 int64) i
 
 // topicValue is the effective value of a topic key under the topic's own settings.
 func (b *Broker) topicValue(own map[string]string, key string) Value {
-	if text, ok := own[key]; ok {
-		if v, err := TopicKeys.Lookup(key).Parse(text); err == nil {
-			return v
-		}
-		// A value that was stored by a version with other rules: fall back rather than fail to open the log.
+	if v, ok := ownValue(TopicKeys, own, key); ok {
+		return v
 	}
 	return b.topicDefault(key)
+}
+
+// ownValue is what a topic or a group has set of its own, or false. A value that doesn't parse was stored by a version with other
+// rules, and is as good as none: better than a log that can't be opened.
+func ownValue(keys *Table, own map[string]string, key string) (Value, bool) {
+	if text, ok := own[key]; ok {
+		if v, err := keys.Lookup(key).Parse(text); err == nil {
+			return v, true
+		}
+	}
+	return Value{}, false
 }
 
 // TopicWith is the effective settings of a topic with these settings of its own (the records of resource type TOPIC).

@@ -430,68 +430,70 @@ func (m *configs) elrRecords() []message.Versioned {
 
 func (m *configs) incrementalAlter(rc *RequestContext, req *kmsg.IncrementalAlterConfigsRequest) (Result, error) {
 	resp := req.ResponseKind().(*kmsg.IncrementalAlterConfigsResponse)
-	var records []message.Versioned
-	times := make(map[resource]int)
-	for i := range req.Resources {
-		times[resource{int8(req.Resources[i].ResourceType), req.Resources[i].ResourceName}]++
+	named := make([]resource, len(req.Resources))
+	for i, r := range req.Resources {
+		named[i] = resource{int8(r.ResourceType), r.ResourceName}
 	}
-	for i := range req.Resources {
-		r := &req.Resources[i]
-		res := resource{int8(r.ResourceType), r.ResourceName}
-		err := m.admit(rc, res, times)
-		if err == errAnswered {
-			continue
+	records := m.each(rc, named, func(i int) ([]message.Versioned, error) {
+		var ops []configOp
+		for _, c := range req.Resources[i].Configs {
+			ops = setOp(ops, configOp{c.Name, int8(c.Op), c.Value})
 		}
-		if err == nil {
-			var ops []configOp
-			for _, c := range r.Configs {
-				ops = setOp(ops, configOp{c.Name, int8(c.Op), c.Value})
-			}
-			var made []message.Versioned
-			made, err = m.incremental(res, ops, false, rc.Forwarded)
-			records = append(records, made...)
-		}
+		return m.incremental(named[i], ops, false, rc.Forwarded)
+	}, func(i int, err error) {
 		out := kmsg.NewIncrementalAlterConfigsResponseResource()
-		out.ResourceType, out.ResourceName = r.ResourceType, r.ResourceName
+		out.ResourceType, out.ResourceName = req.Resources[i].ResourceType, req.Resources[i].ResourceName
 		out.ErrorCode, out.ErrorMessage = wire(err)
 		resp.Resources = append(resp.Resources, out)
-	}
+	})
 	return m.finish(records, req.ValidateOnly, resp)
 }
 
 func (m *configs) legacyAlter(rc *RequestContext, req *kmsg.AlterConfigsRequest) (Result, error) {
 	resp := req.ResponseKind().(*kmsg.AlterConfigsResponse)
-	var records []message.Versioned
-	times := make(map[resource]int)
-	for i := range req.Resources {
-		times[resource{int8(req.Resources[i].ResourceType), req.Resources[i].ResourceName}]++
+	named := make([]resource, len(req.Resources))
+	for i, r := range req.Resources {
+		named[i] = resource{int8(r.ResourceType), r.ResourceName}
 	}
-	for i := range req.Resources {
-		r := &req.Resources[i]
-		res := resource{int8(r.ResourceType), r.ResourceName}
-		err := m.admit(rc, res, times)
+	records := m.each(rc, named, func(i int) ([]message.Versioned, error) {
+		var settings []setting
+		for _, c := range req.Resources[i].Configs {
+			if i := slices.IndexFunc(settings, func(s setting) bool { return s.key == c.Name }); i >= 0 {
+				settings[i].value = c.Value
+			} else {
+				settings = append(settings, setting{c.Name, c.Value})
+			}
+		}
+		return m.legacy(named[i], settings, rc.Forwarded)
+	}, func(i int, err error) {
+		out := kmsg.NewAlterConfigsResponseResource()
+		out.ResourceType, out.ResourceName = req.Resources[i].ResourceType, req.Resources[i].ResourceName
+		out.ErrorCode, out.ErrorMessage = wire(err)
+		resp.Resources = append(resp.Resources, out)
+	})
+	return m.finish(records, req.ValidateOnly, resp)
+}
+
+// each changes the resources of a request in turn and has each answered, those that are named more than once the first time.
+func (m *configs) each(rc *RequestContext, named []resource, change func(i int) ([]message.Versioned, error), answer func(i int, err error)) []message.Versioned {
+	times := make(map[resource]int, len(named))
+	for _, r := range named {
+		times[r]++
+	}
+	var records []message.Versioned
+	for i, r := range named {
+		err := m.admit(rc, r, times)
 		if err == errAnswered {
 			continue
 		}
 		if err == nil {
-			var settings []setting
-			for _, c := range r.Configs {
-				if i := slices.IndexFunc(settings, func(s setting) bool { return s.key == c.Name }); i >= 0 {
-					settings[i].value = c.Value
-				} else {
-					settings = append(settings, setting{c.Name, c.Value})
-				}
-			}
 			var made []message.Versioned
-			made, err = m.legacy(res, settings, rc.Forwarded)
+			made, err = change(i)
 			records = append(records, made...)
 		}
-		out := kmsg.NewAlterConfigsResponseResource()
-		out.ResourceType, out.ResourceName = r.ResourceType, r.ResourceName
-		out.ErrorCode, out.ErrorMessage = wire(err)
-		resp.Resources = append(resp.Resources, out)
+		answer(i, err)
 	}
-	return m.finish(records, req.ValidateOnly, resp)
+	return records
 }
 
 // errAnswered says that a resource was answered already.
