@@ -242,7 +242,7 @@ func updateFeatures(ctx context.Context, e *Env, c *connection, verb string, lev
 			}
 		}
 		if err != nil {
-			return fmt.Errorf("%d out of %d operation(s) failed.", len(levels), len(levels)) //nolint:staticcheck // Kafka's words
+			return fmt.Errorf("%d out of %d operation(s) failed", len(levels), len(levels))
 		}
 		return nil
 	})

@@ -521,7 +521,7 @@ func (s *metaShell) help([]string) error {
 func (s *metaShell) man(args []string) error {
 	c, ok := shellCommands[args[0]]
 	if !ok {
-		return fmt.Errorf("man: unknown command %s. Type help to get a list of commands.", args[0]) //nolint:staticcheck // Kafka's words
+		return fmt.Errorf("man: unknown command %s: \"help\" lists those that there are", args[0])
 	}
 	_, err := fmt.Fprintf(s.out, "%s: %s\n\nusage: %s\n", args[0], c.help, c.usage)
 	return err

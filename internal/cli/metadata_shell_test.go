@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"gregor"
 	"gregor/internal/golden"
 	"gregor/internal/message"
 	"gregor/internal/metadata"
@@ -201,7 +202,7 @@ no command "frobnicate": "help" lists those that there are
 ls: List metadata nodes.
 
 usage: ls [PATH...]
-man: unknown command nope. Type help to get a list of commands.
+man: unknown command nope: "help" lists those that there are
 usage: cat PATH...
    13  cat
    14  history 2
@@ -229,6 +230,33 @@ func TestMetadataShellCluster(t *testing.T) {
 	s.do("", "topic create orders -p 3 -c retention.ms=5000")
 	s.wants("", "metadata shell find /image/topics/byName", "/image/topics/byName/orders/2\n")
 	s.wants("", "metadata shell cat /image/configs/TOPIC:orders/retention.ms /image/topics/byName/orders/0", "5000\n", "PartitionRegistration(replicas=[1], directories=[")
+}
+
+// Where the leader's log begins later than the cluster, its snapshot is fetched first.
+func TestMetadataShellClusterSnapshot(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for path, b := range golden.Files(t, "meta-trimmed", func(string) bool { return true }) {
+		path = filepath.Join(dir, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		writeFile(t, path, string(b))
+	}
+	data := filepath.Join(dir, "meta-trimmed/node-1/data")
+	want, err := shell(t, "", "--directory", data, "tree", "/image/configs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := gregor.Start(t.Context(), gregor.Config{Dir: data, Properties: map[string]string{"advertised.listeners": "PLAINTEXT://localhost:0,CONTROLLER://localhost:0"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { n.Close() })
+	s := &session{t, n.Addr()}
+	if got := s.do("", "metadata shell tree /image/configs"); got != want || !strings.Contains(got, "max.message.bytes") {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
 }
 
 func TestGlob(t *testing.T) {

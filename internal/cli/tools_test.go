@@ -203,7 +203,7 @@ func TestClusterCommands(t *testing.T) {
 	s.wants("", "feature disable -f share.version", "share.version was disabled.\n")
 	s.wants("", "feature upgrade -r 4.4-IV2 -o json", `"feature": "share.version"`, `"done": true`)
 	out, _, err = s.try("", "feature upgrade -f metadata.version=40")
-	if err == nil || !strings.HasPrefix(out, "Could not upgrade metadata.version to 40. ") || !strings.Contains(err.Error(), "1 out of 1 operation(s) failed.") {
+	if err == nil || !strings.HasPrefix(out, "Could not upgrade metadata.version to 40. ") || !strings.Contains(err.Error(), "1 out of 1 operation(s) failed") {
 		t.Errorf("%v %q", err, out)
 	}
 	for line, want := range map[string]string{
