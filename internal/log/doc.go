@@ -13,6 +13,8 @@
 //   - Bytes below the log end offset never change, except through truncation by a follower and through compaction, which
 //     replaces whole segments.
 //   - log start offset <= high watermark <= log end offset, and last stable offset <= high watermark.
+//   - Damage in a file fails whoever needs the bytes, with CORRUPT_MESSAGE, and nobody else. Only an error of the disk takes
+//     the log directory offline.
 //   - A failed append leaves nothing behind: what it wrote is cut off before the next append, and a log whose tail could
 //     not be cut refuses writes until it could.
 //
@@ -25,6 +27,8 @@
 //	shape    (RW) readers hold it shared while they find bytes; truncation and replacement of segments hold it exclusively
 //	marks    offsets that readers need (end, high watermark, last stable offset and where they lie); held for a few loads
 //	         and stores only
+//
+// A panic under mu leaves it locked and goes on as *Broken: the process must stop.
 //
 // Readers don't take mu. Open files live in a bounded cache and are counted, so that a Slice that was handed out stays
 // readable while its segment is rolled, replaced or deleted.
