@@ -72,18 +72,25 @@ func New(opts Options, clk clock.Clock, log Log) *Controller {
 // Submit handles a request and calls reply exactly once, from any goroutine, with a response in any case; err says when it
 // should be sent again or elsewhere. The request belongs to the controller until then. It doesn't block.
 func (c *Controller) Submit(rc *RequestContext, req kmsg.Request, reply Reply) {
+	handled := func() {}
 	if hb, ok := req.(*kmsg.BrokerHeartbeatRequest); ok {
 		at := rc.Received
 		if at.IsZero() {
 			at = c.clock.Now()
 		}
-		c.tracker.Heard(hb.BrokerID, hb.BrokerEpoch, at, rc.Link)
+		id, epoch := hb.BrokerID, hb.BrokerEpoch
+		c.tracker.arrived(id, epoch, at, rc.Link)
+		handled = func() { c.tracker.handled(id, epoch, c.clock.Now()) }
 	}
 	err := c.post(true, event{
-		do:     func(now time.Time) { c.core.Submit(now, rc, req, reply) },
+		do: func(now time.Time) {
+			c.core.Submit(now, rc, req, reply)
+			handled()
+		},
 		refuse: func() { fail(req, errNotController, reply) },
 	})
 	if err != nil {
+		handled()
 		fail(req, err, reply)
 	}
 }

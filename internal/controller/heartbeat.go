@@ -37,6 +37,9 @@ type session struct {
 	heard time.Time // zero when the broker is known to be gone
 	link  Link      // of the last heartbeat
 	line  line
+	// waiting are heartbeats that have arrived and are not handled. While there are any, the controller is late and not the
+	// broker, which says no more before it is answered.
+	waiting int
 }
 
 // line is how a controller is connected with a broker.
@@ -57,7 +60,28 @@ func newHeartbeatTracker(timeout time.Duration) *HeartbeatTracker {
 
 // Heard notes that a broker in this epoch was heard from at a time, on a link.
 func (t *HeartbeatTracker) Heard(id int32, epoch int64, at time.Time, link Link) {
-	t.set(id, epoch, session{at, link, lineOpen})
+	t.set(id, epoch, session{heard: at, link: link, line: lineOpen})
+}
+
+// arrived is Heard for a heartbeat that has yet to be handled. The session lasts until handled is called, and begins anew then.
+func (t *HeartbeatTracker) arrived(id int32, epoch int64, at time.Time, link Link) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.setLocked(id, epoch, session{heard: at, link: link, line: lineOpen}).waiting++
+}
+
+// handled follows each arrived.
+func (t *HeartbeatTracker) handled(id int32, epoch int64, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.sessions[brokerIncarnation{id, epoch}]
+	if s == nil || s.waiting == 0 {
+		return // forgotten meanwhile
+	}
+	s.waiting--
+	if !s.heard.IsZero() && s.heard.Before(now) {
+		s.heard = now
+	}
 }
 
 // expect begins the session of a broker that has yet to be heard from.
@@ -68,11 +92,17 @@ func (t *HeartbeatTracker) expect(id int32, epoch int64, now time.Time) {
 func (t *HeartbeatTracker) set(id int32, epoch int64, s session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.setLocked(id, epoch, s)
+}
+
+func (t *HeartbeatTracker) setLocked(id int32, epoch int64, s session) *session {
 	if known := t.sessions[brokerIncarnation{id, epoch}]; known != nil {
+		s.waiting = known.waiting
 		*known = s
-		return
+		return known
 	}
 	t.sessions[brokerIncarnation{id, epoch}] = &s
+	return &s
 }
 
 // broken notes that a link has ended and returns whose last heartbeat came on it.
@@ -108,17 +138,20 @@ func (t *HeartbeatTracker) look(b brokerIncarnation, now time.Time) (l line, sil
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.sessions[b]
-	if s == nil || now.After(s.heard.Add(t.timeout)) {
+	if s == nil || s.heard.IsZero() || s.waiting == 0 && now.After(s.heard.Add(t.timeout)) {
 		return lineUnknown, 0, false
 	}
 	return s.line, now.Sub(s.heard), true
 }
 
-// oldest returns who was heard from least recently, by id among equals.
+// oldest returns who was heard from least recently, by id among equals, of those who are not waiting for an answer.
 func (t *HeartbeatTracker) oldest() (b brokerIncarnation, at time.Time, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for c, s := range t.sessions {
+		if s.waiting > 0 && !s.heard.IsZero() {
+			continue
+		}
 		if !ok || s.heard.Before(at) || s.heard.Equal(at) && c.id < b.id {
 			b, at, ok = c, s.heard, true
 		}
@@ -141,7 +174,7 @@ func (t *HeartbeatTracker) takeExpired(now time.Time) (b brokerIncarnation, know
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s := t.sessions[b]; s == nil || !s.heard.Equal(at) { // it spoke up while we looked
+	if s := t.sessions[b]; s == nil || !s.heard.Equal(at) || s.waiting > 0 && !at.IsZero() { // it spoke up while we looked
 		return brokerIncarnation{}, false, false
 	}
 	delete(t.sessions, b)

@@ -239,3 +239,36 @@ func TestHeartbeatCountsFromItsArrival(t *testing.T) {
 		t.Error("not fenced 10 s after its last heartbeat")
 	}
 }
+
+// TestHeartbeatKeepsWhileItWaits: a broker says no more before it is answered, so that its silence then is the controller's.
+func TestHeartbeatKeepsWhileItWaits(t *testing.T) {
+	w := newWorld(t, nil)
+	w.lead()
+	w.up(1)
+	b, _ := w.core.cluster.brokers.Get(1)
+	tracker := w.core.Tracker()
+	tracker.arrived(1, b.epoch, w.now, 1)
+	w.pass(time.Minute)
+	if w.fenced(1) {
+		t.Error("fenced while its heartbeat waited for the controller")
+	}
+	tracker.handled(1, b.epoch, w.now)
+	w.pass(8 * time.Second)
+	if w.fenced(1) {
+		t.Error("fenced 8 s after the answer")
+	}
+	w.pass(2 * time.Second)
+	if !w.fenced(1) {
+		t.Error("not fenced 10 s after the answer")
+	}
+
+	// Who is known to be gone is fenced although something of it waits.
+	w.up(2)
+	b, _ = w.core.cluster.brokers.Get(2)
+	tracker.arrived(2, b.epoch, w.now, 2)
+	w.core.Lost(w.now, 2, b.epoch)
+	w.pass(time.Millisecond)
+	if !w.fenced(2) {
+		t.Error("not fenced although it is gone")
+	}
+}
