@@ -56,7 +56,7 @@ func TestSeeds(t *testing.T) {
 				mu.Lock()
 				total.add(w.stats)
 				done++
-				if done%1000 == 0 {
+				if done%250 == 0 {
 					t.Logf("%d seeds in %v, %d failed", done, time.Since(begin).Round(time.Second), fails)
 				}
 				stop := false

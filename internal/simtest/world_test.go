@@ -105,7 +105,7 @@ func newWorld(seed uint64, out io.Writer) *world {
 	if w.quorum = w.Chance(0.3); w.quorum {
 		w.length = 5 * time.Second
 	}
-	w.batchMax = pick(w, 1, 2, 5, 10_000)
+	w.batchMax = pick(w, 2, 2, 5, 10_000)
 	w.bootMV = pick[int16](w, 33, 33, 33, 30, 24, 13, 7)
 	if w.bootMV >= 24 {
 		w.elr = int16(w.Rand.IntN(2))
