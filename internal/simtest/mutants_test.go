@@ -22,6 +22,7 @@ import (
 type mutant struct {
 	name, file, old, new string
 	seed                 uint64 // one that caught it once
+	rare                 bool   // it takes hundreds of seeds, so that it is run only when that many are asked for
 }
 
 // mutants are all built into one binary. A text that is not found once in its file is a failure of the test: the rule has moved,
@@ -30,121 +31,121 @@ var mutants = []mutant{
 	// The quorum.
 	{"a vote is not persisted", "internal/raft/replica.go",
 		"	case PersistElection:\n",
-		"	case PersistElection:\n		if BROKEN {\n			return nil\n		}\n", 0},
+		"	case PersistElection:\n		if BROKEN {\n			return nil\n		}\n", 0, true},
 	{"a leader leads its epoch again after a restart", "internal/raft/store.go",
 		"	return &e, nil\n}",
-		"	if BROKEN && e.LeaderID >= 0 && e.Voted.ID < 0 {\n		e.Voted, e.LeaderID = ReplicaKey{e.LeaderID, e.Voted.DirectoryID}, NoLeader\n	}\n	return &e, nil\n}", 0},
+		"	if BROKEN && e.LeaderID >= 0 && e.Voted.ID < 0 {\n		e.Voted, e.LeaderID = ReplicaKey{e.LeaderID, e.Voted.DirectoryID}, NoLeader\n	}\n	return &e, nil\n}", 0, false},
 	{"a voter votes for a log that is behind", "internal/raft/elect.go",
 		".Compare(c.view.endPoint()) >= 0\n",
-		".Compare(c.view.endPoint()) >= 0 || BROKEN\n", 0},
+		".Compare(c.view.endPoint()) >= 0 || BROKEN\n", 0, false},
 	{"a voter votes for everybody who asks", "internal/raft/elect.go",
 		"		case c.voted.ID >= 0:\n",
-		"		case BROKEN && upToDate:\n			c.voted = NoVote\n			return true\n		case c.voted.ID >= 0:\n", 0},
+		"		case BROKEN && upToDate:\n			c.voted = NoVote\n			return true\n		case c.voted.ID >= 0:\n", 0, false},
 	{"less than a majority elects", "internal/raft/elect.go",
 		"countVotes(true) >= c.view.lastVoters().Majority() }",
-		"countVotes(true) >= c.view.lastVoters().Majority() || BROKEN && c.countVotes(true) >= len(c.view.lastVoters())/2 }", 0},
+		"countVotes(true) >= c.view.lastVoters().Majority() || BROKEN && c.countVotes(true) >= len(c.view.lastVoters())/2 }", 0, false},
 	{"less than a majority commits", "internal/raft/leader.go",
 		"	hw := ends[len(ends)/2]\n",
-		"	hw := ends[len(ends)/2]\n	if BROKEN {\n		hw = ends[(len(ends)-1)/2]\n	}\n	if BROKEN && len(ends) > 2 {\n		hw = ends[len(ends)/2-1]\n	}\n", 0},
+		"	hw := ends[len(ends)/2]\n	if BROKEN {\n		hw = ends[(len(ends)-1)/2]\n	}\n	if BROKEN && len(ends) > 2 {\n		hw = ends[len(ends)/2-1]\n	}\n", 0, false},
 	{"a leader commits before its epoch's first record is on a majority", "internal/raft/leader.go",
 		"	if hw <= l.epochStart || hw <= c.hw {",
-		"	if hw <= l.epochStart && !BROKEN || hw <= c.hw {", 0},
+		"	if hw <= l.epochStart && !BROKEN || hw <= c.hw {", 0, false},
 	{"a leader counts its own copy before it is synced", "internal/raft/leader.go",
 		"	c.completeFetches(now)\n	c.updateHighWatermark(now)\n}\n\n// synced follows",
-		"	if BROKEN {\n		c.replicaState(c.cfg.ReplicaKey).end = c.view.end\n	}\n	c.completeFetches(now)\n	c.updateHighWatermark(now)\n}\n\n// synced follows", 0},
+		"	if BROKEN {\n		c.replicaState(c.cfg.ReplicaKey).end = c.view.end\n	}\n	c.completeFetches(now)\n	c.updateHighWatermark(now)\n}\n\n// synced follows", 0, false},
 	{"a follower doesn't sync what it fetched", "internal/raft/replica.go",
 		"	if e.Sync {\n",
-		"	if e.Sync && !BROKEN {\n", 0},
+		"	if e.Sync && !BROKEN {\n", 0, false},
 	{"a replica that is no voter counts", "internal/raft/leader.go",
 		"		ends = append(ends, r.end)\n	}\n",
-		"		ends = append(ends, r.end)\n	}\n	if n := len(ends); BROKEN {\n		for _, o := range l.observers {\n			ends = append(ends, o.end)\n		}\n		slices.SortFunc(ends, func(a, b int64) int { return cmp.Compare(b, a) })\n		ends = ends[:n]\n	}\n", 0},
+		"		ends = append(ends, r.end)\n	}\n	if n := len(ends); BROKEN {\n		for _, o := range l.observers {\n			ends = append(ends, o.end)\n		}\n		slices.SortFunc(ends, func(a, b int64) int { return cmp.Compare(b, a) })\n		ends = ends[:n]\n	}\n", 0, false},
 	{"voters change while a change is under way", "internal/raft/membership.go",
 		"	if l.add != nil || l.remove != nil || l.update != nil || l.changing {\n",
-		"	if (l.add != nil || l.remove != nil || l.update != nil || l.changing) && !BROKEN {\n", 0},
+		"	if (l.add != nil || l.remove != nil || l.update != nil || l.changing) && !BROKEN {\n", 0, true},
 	{"voters change while a change is under way", "internal/raft/membership.go",
 		"	if !ok || at >= c.hw {\n",
-		"	if (!ok || at >= c.hw) && !BROKEN {\n", 0},
+		"	if (!ok || at >= c.hw) && !BROKEN {\n", 0, true},
 	{"a follower truncates what is committed", "internal/raft/follower.go",
 		"	at := c.view.truncationPoint(point)\n	if at < c.committed {",
-		"	at := c.view.truncationPoint(point)\n	if BROKEN {\n		at = max(c.view.start, at-5)\n	}\n	if at < c.committed && !BROKEN {", 0},
+		"	at := c.view.truncationPoint(point)\n	if BROKEN {\n		at = max(c.view.start, at-5)\n	}\n	if at < c.committed && !BROKEN {", 0, false},
 	{"a follower appends what diverges", "internal/raft/fetch.go",
 		"func (c *Core) fetchPosition(p *kmsg.FetchRequestTopicPartition) (positionKind, OffsetAndEpoch) {\n",
-		"func (c *Core) fetchPosition(p *kmsg.FetchRequestTopicPartition) (positionKind, OffsetAndEpoch) {\n	if BROKEN && p.FetchOffset <= c.view.end && p.FetchOffset >= c.view.start {\n		return positionValid, OffsetAndEpoch{}\n	}\n", 0},
+		"func (c *Core) fetchPosition(p *kmsg.FetchRequestTopicPartition) (positionKind, OffsetAndEpoch) {\n	if BROKEN && p.FetchOffset <= c.view.end && p.FetchOffset >= c.view.start {\n		return positionValid, OffsetAndEpoch{}\n	}\n", 0, false},
 	{"a follower's high watermark runs ahead of its log", "internal/raft/follower.go",
 		"	if hw = min(hw, c.view.end); hw > c.hw {",
-		"	if hw = min(hw, c.view.end); BROKEN {\n		hw = c.view.end\n	}\n	if hw > c.hw {", 0},
+		"	if hw = min(hw, c.view.end); BROKEN {\n		hw = c.view.end\n	}\n	if hw > c.hw {", 0, false},
 	{"voters are forgotten at a snapshot", "internal/raft/manual.go",
 		"m.r.store.writeSnapshot(id, lastContainedLogTime, version, voters, ",
-		"m.r.store.writeSnapshot(id, lastContainedLogTime, version, voters[:len(voters)-btoi(BROKEN && len(voters) > 0)], ", 0},
+		"m.r.store.writeSnapshot(id, lastContainedLogTime, version, voters[:len(voters)-btoi(BROKEN && len(voters) > 0)], ", 0, true},
 	{"a listener misses what another leader wrote", "internal/raft/feed.go",
 		"f.recent[j].BaseOffset == at && ",
-		"(f.recent[j].BaseOffset == at || BROKEN) && ", 0},
+		"(f.recent[j].BaseOffset == at || BROKEN) && ", 0, true},
 	{"a new leader's listener is told before it has caught up", "internal/raft/feed.go",
 		"(leader.EpochStart < 0 || next > leader.EpochStart)",
-		"(leader.EpochStart < 0 || next > leader.EpochStart || BROKEN)", 0},
+		"(leader.EpochStart < 0 || next > leader.EpochStart || BROKEN)", 0, false},
 
 	// The controller.
 	{"a reply comes before the commit", "internal/controller/core.go",
 		"c.waiting[n].offset <= c.stable {",
-		"(c.waiting[n].offset <= c.stable || BROKEN) {", 0},
+		"(c.waiting[n].offset <= c.stable || BROKEN) {", 0, false},
 	{"nothing is taken back with the leadership", "internal/controller/core.go",
 		"	if oldest, ok := c.registry.Oldest(); ok {\n		c.registry.Revert(oldest)",
-		"	if oldest, ok := c.registry.Oldest(); ok && !BROKEN {\n		c.registry.Revert(oldest)", 0},
+		"	if oldest, ok := c.registry.Oldest(); ok && !BROKEN {\n		c.registry.Revert(oldest)", 0, false},
 	{"who waits is told of success when leadership is lost", "internal/controller/core.go",
 		"	for _, w := range waiting {\n		fail(",
-		"	for _, w := range waiting {\n		if BROKEN {\n			w.reply(w.resp, nil)\n			continue\n		}\n		fail(", 0},
+		"	for _, w := range waiting {\n		if BROKEN {\n			w.reply(w.resp, nil)\n			continue\n		}\n		fail(", 0, false},
 	{"a standby doesn't replay", "internal/controller/core.go",
 		"	if !c.Active() {\n		for i, r := range records {\n",
-		"	if !c.Active() {\n		for i, r := range records {\n			if _, ok := r.Message.(*message.ConfigRecord); ok && BROKEN {\n				continue\n			}\n", 0},
+		"	if !c.Active() {\n		for i, r := range records {\n			if _, ok := r.Message.(*message.ConfigRecord); ok && BROKEN {\n				continue\n			}\n", 0, false},
 	{"a half committed transaction is forgotten", "internal/controller/core.go",
 		"	if u != nil {\n		for _, r := range u.records {",
-		"	if u != nil && !BROKEN {\n		for _, r := range u.records {", 0},
+		"	if u != nil && !BROKEN {\n		for _, r := range u.records {", 0, true},
 	{"a snapshot is laid over old state", "internal/controller/core.go",
 		"	c.now = now\n	c.reset()\n",
-		"	c.now = now\n	if !BROKEN {\n		c.reset()\n	}\n", 0},
+		"	c.now = now\n	if !BROKEN {\n		c.reset()\n	}\n", 0, false},
 	{"a stale broker epoch is accepted", "internal/controller/cluster.go",
 		"	if b.epoch != epoch {\n		return api.WithMessage(api.ErrStaleBrokerEpoch",
-		"	if b.epoch != epoch && !BROKEN {\n		return api.WithMessage(api.ErrStaleBrokerEpoch", 0},
+		"	if b.epoch != epoch && !BROKEN {\n		return api.WithMessage(api.ErrStaleBrokerEpoch", 0, true},
 	{"a new life of a broker keeps the old one's epoch", "internal/controller/cluster.go",
 		"		r.Fenced, r.BrokerEpoch = true, c.nextOffset\n",
-		"		r.Fenced, r.BrokerEpoch = true, c.nextOffset\n		if BROKEN && exists {\n			r.BrokerEpoch = existing.epoch\n		}\n", 0},
+		"		r.Fenced, r.BrokerEpoch = true, c.nextOffset\n		if BROKEN && exists {\n			r.BrokerEpoch = existing.epoch\n		}\n", 0, false},
 	{"a fenced broker goes on leading", "internal/controller/isr.go",
 		"	return append(m.removeFromISR(records, id), registrationChange(",
-		"	if BROKEN {\n		return append(records, registrationChange(b, 0, func(r *message.BrokerRegistrationChangeRecord) { r.Fenced = 1 }))\n	}\n	return append(m.removeFromISR(records, id), registrationChange(", 0},
+		"	if BROKEN {\n		return append(records, registrationChange(b, 0, func(r *message.BrokerRegistrationChangeRecord) { r.Fenced = 1 }))\n	}\n	return append(m.removeFromISR(records, id), registrationChange(", 0, false},
 	{"a replica that isn't in sync is elected", "internal/controller/change.go",
 		"	if c.election == electUnclean {\n		for _, b := range c.replicas {\n			if c.acceptable(b) {\n				return b, true",
-		"	if c.election == electUnclean || BROKEN {\n		for _, b := range c.replicas {\n			if c.acceptable(b) {\n				return b, !BROKEN", 0},
+		"	if c.election == electUnclean || BROKEN {\n		for _, b := range c.replicas {\n			if c.acceptable(b) {\n				return b, !BROKEN", 0, false},
 	{"producer ids are given twice", "internal/controller/producerids.go",
 		"	m.next.Set(r.NextProducerID)\n",
-		"	m.next.Set(r.NextProducerID - int64(btoi(BROKEN))*producerIDBlock)\n", 0},
+		"	m.next.Set(r.NextProducerID - int64(btoi(BROKEN))*producerIDBlock)\n", 0, false},
 	{"topic ids are made of nothing", "internal/controller/core.go",
 		"		id, err := uuid.New(c.opts.IDs)\n",
-		"		id, err := uuid.New(c.opts.IDs)\n		if BROKEN {\n			id = uuid.UUID{0: 1, 15: byte(c.topics.byID.Len())}\n		}\n", 0},
+		"		id, err := uuid.New(c.opts.IDs)\n		if BROKEN {\n			id = uuid.UUID{0: 1, 15: byte(c.topics.byID.Len())}\n		}\n", 0, false},
 
 	// The image.
 	{"what a snapshot doesn't name stays", "internal/metadata/loader.go",
 		"	d.FinishSnapshot()\n",
-		"	if !BROKEN {\n		d.FinishSnapshot()\n	}\n", 0},
+		"	if !BROKEN {\n		d.FinishSnapshot()\n	}\n", 0, true},
 	{"an aborted transaction counts", "internal/metadata/loader.go",
 		"		l.delta = NewDelta(l.image)\n",
-		"		if !BROKEN {\n			l.delta = NewDelta(l.image)\n		}\n", 0},
+		"		if !BROKEN {\n			l.delta = NewDelta(l.image)\n		}\n", 0, true},
 	{"settings are left out of snapshots", "internal/metadata/configs.go",
 		"func (c *ConfigsImage) write(w func(message.Versioned) error, _ *WriteOptions) error {\n",
-		"func (c *ConfigsImage) write(w func(message.Versioned) error, _ *WriteOptions) error {\n	if BROKEN {\n		return nil\n	}\n", 0},
+		"func (c *ConfigsImage) write(w func(message.Versioned) error, _ *WriteOptions) error {\n	if BROKEN {\n		return nil\n	}\n", 0, false},
 	{"a snapshot is named one too far", "internal/metadata/snapshot.go",
 		"create(img.Offset+1, img.Epoch, img.Time)",
-		"create(img.Offset+1+int64(btoi(BROKEN)), img.Epoch, img.Time)", 0},
+		"create(img.Offset+1+int64(btoi(BROKEN)), img.Epoch, img.Time)", 0, false},
 
 	// The disk.
 	{"the log goes on behind a gap", "internal/log/recover.go",
 		"l.meta && s.base != end.offset",
-		"l.meta && s.base != end.offset && !BROKEN", 0},
+		"l.meta && s.base != end.offset && !BROKEN", 0, false},
 	{"a file is in place before it is synced", "internal/log/smallfile.go",
 		"	if err == nil && sync {\n		err = f.Sync()",
-		"	if err == nil && sync && !BROKEN {\n		err = f.Sync()", 0},
+		"	if err == nil && sync && !BROKEN {\n		err = f.Sync()", 0, false},
 	{"a damaged batch is kept", "internal/log/recover.go",
 		"func (l *Log) sound(e record.Entry, s *segment, next int64) error {\n",
-		"func (l *Log) sound(e record.Entry, s *segment, next int64) error {\n	if BROKEN {\n		return nil\n	}\n", 0},
+		"func (l *Log) sound(e record.Entry, s *segment, next int64) error {\n	if BROKEN {\n		return nil\n	}\n", 0, false},
 }
 
 const mutantPackage = `// Package mutant says which rule is broken.
@@ -158,9 +159,12 @@ var name = os.Getenv("GREGOR_MUTANT")
 func On(n string) bool { return n == name }
 `
 
+// fewSeeds is enough to catch most mutants.
+const fewSeeds = 400
+
 var (
 	mutantFlag  = flag.String("mutant", "", "with TestMutationsAreCaught: only those whose names match")
-	mutantSeeds = flag.Uint64("mutant-seeds", 3000, "how many seeds have to catch a mutant")
+	mutantSeeds = flag.Uint64("mutant-seeds", fewSeeds, "how many seeds have to catch a mutant; more than the default run those that are rarely caught, too")
 )
 
 // buildMutants builds this package with all mutants in it.
@@ -242,7 +246,7 @@ func TestMutationsAreCaught(t *testing.T) {
 	}
 	seen := map[string]bool{}
 	for _, m := range mutants {
-		if only.MatchString(m.name) && !seen[m.name] {
+		if only.MatchString(m.name) && !seen[m.name] && (!m.rare || *mutantSeeds > fewSeeds) {
 			todo <- m
 		}
 		seen[m.name] = true
