@@ -313,6 +313,18 @@ func TestReassignCommands(t *testing.T) {
 	write(`{"partitions":[{"topic":"orders","partition":0,"replicas":[2]},{"topic":"nope","partition":0,"replicas":[1]}]}`)
 	s.wants("", "reassign verify --preserve-throttles -f "+file, "There is no active reassignment of partition nope-0, but replica set is  rather than 1.\n",
 		"There is no active reassignment of partition orders-0, but replica set is 1 rather than 2.\n")
+	// Directories: where a replica is, and where it isn't.
+	var now struct {
+		Partitions []assignedPartition `json:"partitions"`
+	}
+	text, _, _ := strings.Cut(strings.TrimPrefix(s.do("", "reassign generate orders --broker-list 1"), "Current partition replica assignment\n"), "\n")
+	if err := json.Unmarshal([]byte(text), &now); err != nil || len(now.Partitions) != 2 || !filepath.IsAbs(now.Partitions[0].LogDirs[0]) {
+		t.Fatalf("%v %s", err, text)
+	}
+	write(text)
+	s.wants("", "reassign verify --preserve-throttles -f "+file, "Reassignment of replica orders-0-1 completed successfully.\nReassignment of replica orders-1-1 completed successfully.\n")
+	write(strings.ReplaceAll(text, now.Partitions[0].LogDirs[0], "/elsewhere"))
+	s.wants("", "reassign verify --preserve-throttles -f "+file, "Partition orders-0 on broker 1 is not being moved from log dir "+now.Partitions[0].LogDirs[0]+" to /elsewhere.\n")
 	s.fails("reassign verify", "--reassignment-json-file")
 	s.fails("reassign verify -f /no/such/file", "no such file")
 }
