@@ -75,7 +75,7 @@ func handlers() map[api.Key]handler {
 		api.Fetch:                (*Broker).fetch,
 		api.ListOffsets:          answer((*Broker).listOffsets),
 		api.OffsetForLeaderEpoch: answer((*Broker).offsetForLeaderEpoch),
-		api.DeleteRecords:        answer((*Broker).deleteRecords),
+		api.DeleteRecords:        later((*Broker).deleteRecords),
 		api.InitProducerId:       later((*Broker).initProducerID),
 		api.DescribeProducers:    answer((*Broker).describeProducers),
 		api.DescribeLogDirs:      answer((*Broker).describeLogDirs),

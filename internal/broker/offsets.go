@@ -2,6 +2,7 @@ package broker
 
 import (
 	"errors"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -124,37 +125,62 @@ func (b *Broker) offsetForLeaderEpoch(r *network.Request, q *kmsg.OffsetForLeade
 	return resp
 }
 
-func (b *Broker) deleteRecords(r *network.Request, q *kmsg.DeleteRecordsRequest) kmsg.Response {
+func (b *Broker) deleteRecords(r *network.Request, q *kmsg.DeleteRecordsRequest, reply func(kmsg.Response)) {
 	resp := q.ResponseKind().(*kmsg.DeleteRecordsResponse)
-	for _, t := range q.Topics {
+	type deletion struct {
+		topic, index int // in the response
+		partition    *replica.Partition
+		start        int64
+	}
+	var begun []deletion
+	for i, t := range q.Topics {
 		rt := kmsg.DeleteRecordsResponseTopic{Topic: t.Topic}
-		for _, p := range t.Partitions {
+		for j, p := range t.Partitions {
 			rp := kmsg.DeleteRecordsResponseTopicPartition{Partition: p.Partition, LowWatermark: -1}
-			low, err := b.deleteRecordsOf(t.Topic, p.Partition, p.Offset)
+			part, start, low, err := b.deleteRecordsOf(t.Topic, p.Partition, p.Offset)
 			if err != nil {
 				rp.ErrorCode = api.CodeOf(err)
-			} else {
-				rp.LowWatermark = low
+			} else if rp.LowWatermark = low; low < start {
+				begun = append(begun, deletion{i, j, part, start})
 			}
 			rt.Partitions = append(rt.Partitions, rp)
 		}
 		resp.Topics = append(resp.Topics, rt)
 	}
-	return resp
+	if len(begun) == 0 {
+		reply(resp)
+		return
+	}
+	// Followers move their log start with their next fetches.
+	wait := replica.NewAckOp(len(begun), func(errs []*api.Error) {
+		for i, d := range begun {
+			rp := &resp.Topics[d.topic].Partitions[d.index]
+			if errs[i] != nil {
+				rp.ErrorCode = errs[i].Code
+			} else {
+				rp.LowWatermark = d.start
+			}
+		}
+		reply(resp)
+	})
+	for i, d := range begun {
+		wait.WaitDeleted(i, d.partition, d.start)
+	}
+	wait.Start(time.Duration(q.TimeoutMillis) * time.Millisecond)
 }
 
-func (b *Broker) deleteRecordsOf(topic string, partition int32, offset int64) (int64, error) {
+func (b *Broker) deleteRecordsOf(topic string, partition int32, offset int64) (p *replica.Partition, start, low int64, err error) {
 	if !b.hasPartition(topic, partition) {
-		return -1, api.ErrUnknownTopicOrPartition
+		return nil, -1, -1, api.ErrUnknownTopicOrPartition
 	}
 	if isInternalTopic(topic) {
-		return -1, api.WithMessage(api.ErrInvalidTopicException, "Cannot delete records of internal topic %s", topic)
+		return nil, -1, -1, api.WithMessage(api.ErrInvalidTopicException, "Cannot delete records of internal topic %s", topic)
 	}
-	part, err := b.replicas.Partition(topic, partition)
-	if err != nil {
-		return -1, err
+	if p, err = b.replicas.Partition(topic, partition); err != nil {
+		return nil, -1, -1, err
 	}
-	return part.DeleteRecords(offset)
+	start, low, err = p.DeleteRecords(offset)
+	return p, start, low, err
 }
 
 func (b *Broker) describeProducers(r *network.Request, q *kmsg.DescribeProducersRequest) kmsg.Response {

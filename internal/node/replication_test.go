@@ -214,6 +214,23 @@ func TestReassignment(t *testing.T) {
 	}
 }
 
+// TestDeleteRecordsOnAllReplicas: when records are said to be deleted, no replica in service has them.
+func TestDeleteRecordsOnAllReplicas(t *testing.T) {
+	c, cl := replicated(t, "")
+	produceAll(t, cl, "r", 1, "a", 10)
+	for _, offset := range []int64{3, 10} {
+		found, err := cl.DeleteRecords(t.Context(), map[client.TopicPartition]int64{{Topic: "r"}: offset})
+		if err != nil || found[0].Err != nil || found[0].Offset != offset {
+			t.Fatalf("%+v, %v", found, err)
+		}
+		for id := 2; id <= 4; id++ {
+			if start := c.nodes[id].logs.Log(log.TopicPartition{Topic: "r"}).LogStartOffset(); start != offset {
+				t.Errorf("node %d begins at %d, want %d", id, start, offset)
+			}
+		}
+	}
+}
+
 // TestReadFromAFollower: a consumer is sent to the in-sync replica in its rack, which serves it.
 func TestReadFromAFollower(t *testing.T) {
 	c, cl := replicated(t, "replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector\n", "rack-2", "rack-3", "rack-4")

@@ -37,8 +37,10 @@ type Partition struct {
 
 	flusher flusher
 
-	waitMu  sync.Mutex // guards acks and fetches
+	waitMu  sync.Mutex // guards acks, deletes and fetches
 	acks    ackQueue
+	deletes []ackWait // for the low watermark
+	nDelete atomic.Int32
 	nAcks   atomic.Int32
 	fetches fetchNode // sentinel of the list of waiting fetches
 	nFetch  atomic.Int32
@@ -328,6 +330,10 @@ func (p *Partition) noteFetch(r *role, by *Reader, spec FetchSpec, leaderEnd int
 		return err
 	}
 	moved := p.advanceLocked()
+	low := int64(-1)
+	if p.nDelete.Load() > 0 {
+		low = p.st.lowWatermark(p.log.LogStartOffset(), cluster)
+	}
 	var change *proposal
 	if p.m.alter != nil {
 		change = p.st.expand(by.Follower, p.log.HighWatermark(), cluster)
@@ -339,11 +345,76 @@ func (p *Partition) noteFetch(r *role, by *Reader, spec FetchSpec, leaderEnd int
 	if moved {
 		p.Wake()
 	}
+	if low >= 0 {
+		p.wakeDeletes(low, nil)
+	}
 	return nil
+}
+
+// lowWatermark is the smallest log start offset of the replicas in service.
+func (p *Partition) lowWatermark() int64 {
+	p.stMu.Lock()
+	defer p.stMu.Unlock()
+	return p.st.lowWatermark(p.log.LogStartOffset(), p.m.image.Load().Cluster)
+}
+
+// parkDeleted parks w until the low watermark has reached its offset, unless it has or never will, led from here.
+func (p *Partition) parkDeleted(w ackWait) (err *api.Error, parked bool) {
+	p.waitMu.Lock()
+	p.deletes = append(p.deletes, w)
+	p.nDelete.Add(1)
+	p.waitMu.Unlock()
+	// From here on a fetch that moves the low watermark finds the wait. What moved it before is seen now.
+	err = p.gone.Load()
+	if err == nil && !p.role.Load().leader {
+		err = api.ErrNotLeaderOrFollower
+	}
+	if err != nil || p.lowWatermark() >= w.offset {
+		// Whoever takes it out answers it.
+		return err, !p.unparkDeleted(w.op)
+	}
+	return nil, true
+}
+
+// unparkDeleted takes a wait of op out and says whether there was one.
+func (p *Partition) unparkDeleted(op *AckOp) bool {
+	p.waitMu.Lock()
+	defer p.waitMu.Unlock()
+	i := slices.IndexFunc(p.deletes, func(w ackWait) bool { return w.op == op })
+	if i < 0 {
+		return false
+	}
+	p.deletes = slices.Delete(p.deletes, i, i+1)
+	p.nDelete.Add(-1)
+	return true
+}
+
+// wakeDeletes settles the waits that the low watermark has reached, with err all of them.
+func (p *Partition) wakeDeletes(low int64, err *api.Error) {
+	if p.nDelete.Load() == 0 {
+		return
+	}
+	var over []ackWait
+	p.waitMu.Lock()
+	p.deletes = slices.DeleteFunc(p.deletes, func(w ackWait) bool {
+		done := err != nil || w.offset <= low
+		if done {
+			over = append(over, w)
+		}
+		return done
+	})
+	p.nDelete.Add(-int32(len(over)))
+	p.waitMu.Unlock()
+	for _, w := range over {
+		w.op.settle(w.index, err)
+	}
 }
 
 // letIn proposes that a follower enter the ISR which was kept out only by what the metadata said of its broker.
 func (p *Partition) letIn() {
+	if p.nDelete.Load() > 0 {
+		p.wakeDeletes(p.lowWatermark(), nil) // a broker that is gone isn't waited for
+	}
 	if r := p.role.Load(); !r.leader || len(r.isr) == len(r.replicas) {
 		return
 	}
@@ -422,6 +493,7 @@ func (p *Partition) failWaits(err *api.Error) {
 	for _, w := range acks {
 		w.op.settle(w.index, err)
 	}
+	p.wakeDeletes(0, err)
 	p.wakeFetches(true)
 }
 

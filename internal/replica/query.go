@@ -97,31 +97,29 @@ func (p *Partition) EndOffsetForEpoch(epoch, leaderEpoch int32) (EpochEnd, error
 // DeleteRecordsToHighWatermark asks DeleteRecords to delete all that is committed.
 const DeleteRecordsToHighWatermark int64 = -1
 
-// DeleteRecords moves the log start offset up to offset and returns the new low watermark: the smallest log start offset
-// among the replicas that are alive.
+// DeleteRecords moves the log start offset up to offset, and returns where it is to be and the low watermark: the smallest log
+// start offset among the replicas that are in service. AckOp.WaitDeleted waits for the one to reach the other.
 //
 // Errors: OFFSET_OUT_OF_RANGE beyond the high watermark or negative, POLICY_VIOLATION when the topic's cleanup.policy does not
 // delete, NOT_LEADER_OR_FOLLOWER.
-func (p *Partition) DeleteRecords(offset int64) (lowWatermark int64, err error) {
+func (p *Partition) DeleteRecords(offset int64) (start, lowWatermark int64, err error) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	if err := p.checkLeader(p.role.Load(), -1); err != nil {
-		return -1, err
+		return -1, -1, err
 	}
 	if !p.log.Config().CleanupDelete {
-		return -1, api.WithMessage(api.ErrPolicyViolation,
+		return -1, -1, api.WithMessage(api.ErrPolicyViolation,
 			"Records of partition %s can not be deleted due to the configured policy", p.tp)
 	}
 	if offset == DeleteRecordsToHighWatermark {
 		offset = p.log.HighWatermark()
 	}
 	if offset < 0 {
-		return -1, api.WithMessage(api.ErrOffsetOutOfRange, "The offset %d for partition %s is not valid", offset, p.tp)
+		return -1, -1, api.WithMessage(api.ErrOffsetOutOfRange, "The offset %d for partition %s is not valid", offset, p.tp)
 	}
 	if err := p.log.IncrementLogStart(offset, "client delete records request"); err != nil {
-		return -1, err
+		return -1, -1, err
 	}
-	p.stMu.Lock()
-	defer p.stMu.Unlock()
-	return p.st.lowWatermark(p.log.LogStartOffset(), p.m.image.Load().Cluster), nil
+	return offset, p.lowWatermark(), nil
 }

@@ -104,10 +104,11 @@ type AckOp struct {
 	done    func(errs []*api.Error)
 }
 
-// parkedAck is where an operation waits for a high watermark.
+// parkedAck is where an operation waits for a high watermark, or for a low watermark.
 type parkedAck struct {
 	partition *Partition
 	offset    int64
+	low       bool
 }
 
 // NewAckOp makes a wait over n partitions. After all Wait calls, Start must be called.
@@ -125,8 +126,19 @@ func (op *AckOp) Wait(i int, p *Partition, offset int64) {
 		return
 	}
 	op.mu.Lock()
-	op.parked = append(op.parked, parkedAck{p, offset})
+	op.parked = append(op.parked, parkedAck{p, offset, false})
 	op.mu.Unlock()
+}
+
+// WaitDeleted parks index i of the operation on p until no replica in service has records below offset.
+func (op *AckOp) WaitDeleted(i int, p *Partition, offset int64) {
+	op.add(i)
+	op.mu.Lock()
+	op.parked = append(op.parked, parkedAck{p, offset, true})
+	op.mu.Unlock()
+	if err, parked := p.parkDeleted(ackWait{offset: offset, op: op, index: i}); !parked {
+		op.settle(i, err)
+	}
 }
 
 // WaitFlush parks index i of the operation on p until what is in the log now is on disk ("gregor.acks.flush").
@@ -187,7 +199,11 @@ func (op *AckOp) expire() {
 	op.finishLocked()
 	// The high watermarks may not move for long: nothing of the request is kept until then.
 	for _, at := range parked {
-		at.partition.unparkAck(op, at.offset)
+		if at.low {
+			at.partition.unparkDeleted(op)
+		} else {
+			at.partition.unparkAck(op, at.offset)
+		}
 	}
 }
 
