@@ -399,6 +399,16 @@ func (l *Lifecycle) DirectoryFailed(dir uuid.UUID) {
 	})
 }
 
+// Cordon tells which log directories take no new replicas from now on.
+func (l *Lifecycle) Cordon(dirs []uuid.UUID) {
+	l.do(func(c *lifecycle, now time.Time) {
+		c.o.CordonedDirs = dirs
+		if c.registered {
+			c.hurry(now)
+		}
+	})
+}
+
 // DirectoryFailureKnown says whether the controller has been told of a failed directory.
 func (l *Lifecycle) DirectoryFailureKnown(dir uuid.UUID) bool {
 	l.mu.Lock()

@@ -94,6 +94,11 @@ func TestLifecycleFromStartToStop(t *testing.T) {
 		if hb := f.requests[len(f.requests)-1].(*kmsg.BrokerHeartbeatRequest); len(hb.OfflineLogDirs) != 1 || !l.DirectoryFailureKnown(uuid.UUID{15: 101}) {
 			t.Errorf("the failed directory is not told of: %+v", hb)
 		}
+		l.Cordon([]uuid.UUID{{15: 200}})
+		synctest.Wait()
+		if hb := f.requests[len(f.requests)-1].(*kmsg.BrokerHeartbeatRequest); len(hb.CordonedLogDirs) != 1 || hb.CordonedLogDirs[0][15] != 200 {
+			t.Errorf("the cordoned directory is not told of: %+v", hb)
+		}
 		before := time.Now()
 		if err := l.ControlledShutdown(context.Background()); err != nil || l.State() != ShuttingDown {
 			t.Errorf("shutdown: %v, state %s", err, l.State())

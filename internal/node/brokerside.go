@@ -114,20 +114,33 @@ func (n *Node) startLifecycle() error {
 	if err != nil {
 		return err
 	}
-	var dirs, cordoned []uuid.UUID
+	var dirs []uuid.UUID
 	for _, d := range n.cfg.LogDirs {
 		dirs = append(dirs, n.dirIDs[d])
-		if slices.Contains(n.cfg.CordonedLogDirs, d) || slices.Contains(n.cfg.CordonedLogDirs, "*") {
-			cordoned = append(cordoned, n.dirIDs[d])
-		}
 	}
 	n.lifecycle = broker.NewLifecycle(broker.LifecycleOptions{
 		NodeID: n.cfg.NodeID, ClusterID: n.clusterID, Incarnation: incarnation, Rack: n.cfg.Rack, Listeners: n.advertised(),
-		Unstable: n.cfg.UnstableFeatureVersions, LogDirs: dirs, CordonedDirs: cordoned,
+		Unstable: n.cfg.UnstableFeatureVersions, LogDirs: dirs, CordonedDirs: n.cordoned(n.live.Current()),
 		PreviousEpoch: log.PreviousBrokerEpoch(n.o.FS, n.cfg.LogDirs), Controller: forwarder{n}, MetadataOffset: n.loader.LastAppliedOffset,
 		HeartbeatInterval: n.cfg.BrokerHeartbeatInterval, SessionTimeout: n.cfg.BrokerSessionTimeout, Rand: n.rand.generator(), Logger: n.logger,
 	})
+	n.live.OnChange(func(was, now *config.Broker) {
+		if !slices.Equal(was.CordonedLogDirs, now.CordonedLogDirs) {
+			n.lifecycle.Cordon(n.cordoned(now))
+		}
+	})
 	return n.loader.Install(&lifecycleWaker{n.lifecycle})
+}
+
+// cordoned are the ids of the log directories that take no new replicas.
+func (n *Node) cordoned(c *config.Broker) []uuid.UUID {
+	var ids []uuid.UUID
+	for _, d := range c.LogDirs {
+		if slices.Contains(c.CordonedLogDirs, d) || slices.Contains(c.CordonedLogDirs, "*") {
+			ids = append(ids, n.dirIDs[d])
+		}
+	}
+	return ids
 }
 
 // lifecycleWaker tells the lifecycle of new metadata.

@@ -63,6 +63,12 @@ func TestDynamicSettings(t *testing.T) {
 	await.True(t, "connections beyond max.connections.per.ip are refused", refused)
 	alter("1", "max.connections.per.ip", "100")
 	await.True(t, "max.connections.per.ip is raised again", func() bool { return !refused() })
+	// The controller hears of directories that are to get no new replicas.
+	cordoned := func() int { return len(w.node.loader.Image().Cluster.Broker(1).CordonedLogDirs) }
+	alter("1", "cordoned.log.dirs", "*")
+	await.True(t, "the controller knows of the cordoned directory", func() bool { return cordoned() == 1 })
+	alter("1", "cordoned.log.dirs", "")
+	await.True(t, "the controller knows that it isn't cordoned any more", func() bool { return cordoned() == 0 })
 	if got := w.node.Config().Topic.MaxMessageBytes; got != 100000 {
 		t.Errorf("the node's configuration has message.max.bytes %d", got)
 	}
