@@ -73,16 +73,17 @@ MaxFollowerLag is how many records the slowest voter is behind, MaxFollowerLagTi
 						return err
 					}
 				}
-				if status || replication && !human {
-					if status {
-						return nil
-					}
-					return printReplication(e.Stdout, q, time.Time{})
+				if status {
+					return nil
 				}
+				var now time.Time
 				if !replication {
 					fmt.Fprintln(e.Stdout)
 				}
-				return printReplication(e.Stdout, q, time.Now())
+				if !replication || human {
+					now = time.Now()
+				}
+				return printReplication(e.Stdout, q, now)
 			})
 		},
 	}
