@@ -2,10 +2,11 @@
 
 BIN      := bin/gregor
 FUZZTIME ?= 30s
+SEEDS    ?= 10000
 BENCH    ?= .
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: build run test unit interop race lint fuzz bench gobench clean help
+.PHONY: build run test unit interop race sim lint fuzz bench gobench clean help
 
 build: ## build bin/gregor
 	CGO_ENABLED=0 go build -trimpath -o $(BIN) ./cmd/gregor
@@ -20,10 +21,13 @@ unit: ## tests that need only Go
 
 interop: ## tests with the real Kafka and other clients; installs what they need and says what
 	scripts/setup-interop
-	cd interop && go vet ./... && go test -timeout 60m ./...
+	cd interop && go vet ./... && go test -p 1 -timeout 60m ./...
 
 race: ## unit tests under the race detector
 	go test -race ./...
+
+sim: ## simulated clusters: SEEDS (10000) seeds, and every broken rule must be caught
+	go test -timeout 0 -v -run 'TestSeeds|TestMutationsAreCaught' ./internal/simtest -seeds $(SEEDS) -mutant-seeds 5000
 
 lint: ## formatting, vet, staticcheck
 	@out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "not gofmt-clean:"; echo "$$out"; exit 1; fi

@@ -11,6 +11,7 @@
 //	disk_test.go          the two take turns on one data directory, after clean stops and after kill -9
 //	crash_test.go         kill -9 a hundred times under load
 //	hostile_test.go       bombs, lies, garbage and slowness cost neither memory nor life
+//	quorum/               metadata quorums with voters of both kinds
 //
 // Packages kafka and node start and stop the real Kafka and gregor's binary, wire sends single requests without a client's
 // opinions, content has the records that all clients write. java/ and python/ hold the programs that drive those clients.

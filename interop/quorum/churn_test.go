@@ -17,6 +17,9 @@ const (
 	topicAlreadyExists = 36
 )
 
+// quickly is the usual pace of changes.
+const quickly = 20 * time.Millisecond
+
 // churn creates and deletes topics until it is stopped, and knows which ones there must be: a change that was acknowledged may
 // not be lost. A change whose fate is not known is asked for again until it is.
 type churn struct {
@@ -24,6 +27,7 @@ type churn struct {
 	done chan struct{}
 	end  chan struct{}
 	acks atomic.Int64
+	pace time.Duration // between changes
 
 	turn sync.Mutex // held while a change is under way; whoever holds it sees all settled
 
@@ -33,9 +37,9 @@ type churn struct {
 	faults []string
 }
 
-// churn starts the changes.
-func (c *cluster) churn() *churn {
-	h := &churn{c: c, done: make(chan struct{}), end: make(chan struct{}), topics: map[string]bool{}}
+// churn starts the changes; each waits for the one before and a moment.
+func (c *cluster) churn(pace time.Duration) *churn {
+	h := &churn{c: c, pace: pace, done: make(chan struct{}), end: make(chan struct{}), topics: map[string]bool{}}
 	for _, m := range c.members {
 		if m.addr != "" {
 			h.addrs = append(h.addrs, m.addr)
@@ -85,7 +89,7 @@ func (h *churn) run() {
 			h.create(fmt.Sprintf("t%05d", i))
 		}
 		h.turn.Unlock()
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(h.pace)
 	}
 }
 

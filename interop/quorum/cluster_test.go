@@ -55,6 +55,7 @@ type member struct {
 	extra       []string
 	proc        process // nil while it doesn't run
 	frozen      bool
+	launched    time.Time
 }
 
 func (m *member) String() string { return fmt.Sprintf("%s %d", m.kind, m.id) }
@@ -95,6 +96,7 @@ var small = []string{
 	"num.network.threads=1",
 	"log.cleaner.threads=1",
 	"background.threads=1",
+	"log.cleaner.dedupe.buffer.size=2097152", // of Kafka's heap
 	"group.initial.rebalance.delay.ms=0",
 	"metadata.log.max.record.bytes.between.snapshots=4096",
 	// Kafka's controller refuses a broker whose earlier self it takes to be alive.
@@ -218,6 +220,7 @@ func (m *member) metadataDir() string { return filepath.Join(m.data(), "__cluste
 func (m *member) launch() {
 	m.c.tb.Helper()
 	m.c.logf("start %s", m)
+	m.launched = time.Now()
 	addr := m.addr
 	if addr == "" {
 		addr = m.controller
@@ -372,7 +375,7 @@ func (c *cluster) lead(k kind) *member {
 	return now
 }
 
-// caughtUp waits until the leader says that all of members hold what is committed now.
+// caughtUp waits until the leader says that all of members hold what is committed now, and has it from them as they run now.
 func (c *cluster) caughtUp(members ...*member) {
 	c.tb.Helper()
 	want := int64(-1)
@@ -387,7 +390,7 @@ func (c *cluster) caughtUp(members ...*member) {
 		for _, m := range members {
 			at := int64(-1) // the most of what the member's directories, of which it may have lost some, are known to hold
 			for _, r := range slices.Concat(q.CurrentVoters, q.Observers) {
-				if r.ReplicaID == m.id {
+				if r.ReplicaID == m.id && (m.id == q.LeaderID || r.LastFetchTimestamp > m.launched.UnixMilli()) {
 					at = max(at, r.LogEndOffset)
 				}
 			}

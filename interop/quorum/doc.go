@@ -4,7 +4,8 @@
 //	membership_test.go  voters are added and removed across kinds, join by themselves, and move into the log
 //	replace_test.go     a Kafka quorum becomes gregor's node by node on the same directories, and goes back
 //	tools_test.go       Kafka's tools get the same answers whichever kind is the controller and whichever the broker
-//	content_test.go     Kafka's tools read what gregor wrote; logs and snapshots of all nodes say the same
+//	content_test.go     Kafka's tools read what gregor wrote; large snapshots; logs whose head is dropped
+//	chaos_test.go       nodes of both kinds killed, stopped, frozen and wiped in random order
 //
 // cluster_test.go starts and stops the nodes of a cluster, churn_test.go creates and deletes topics all along and knows which
 // must be there. At the end compare_test.go compares the directories of all nodes: logs byte for byte, and every snapshot with

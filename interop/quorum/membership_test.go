@@ -106,7 +106,7 @@ func TestVotersChange(t *testing.T) {
 	k4 := c.joiner(kafkaKind, first)
 	g5 := c.joiner(gregorKind, first, "controller.quorum.auto.join.enable=true")
 	c.run(g1, k2, g3)
-	h := c.churn()
+	h := c.churn(quickly)
 
 	c.lead(gregorKind)
 	c.run(k4)
@@ -161,7 +161,7 @@ func testJoin(t *testing.T, leader, joiner kind) {
 	m := c.joiner(joiner, first, "controller.quorum.auto.join.enable=true")
 	other := c.joiner(gregorKind, first, "controller.quorum.auto.join.enable=true")
 	c.run(c.members...)
-	h := c.churn()
+	h := c.churn(quickly)
 	c.voters(first[0], m, other)
 	h.progress(5)
 	m.kill()
@@ -205,7 +205,7 @@ func testUpgrade(t *testing.T, leader kind) {
 		m.readDirectoryID()
 	}
 	c.run(first...)
-	h := c.churn()
+	h := c.churn(quickly)
 	h.progress(3)
 	led := c.lead(leader)
 	c.await("the upgrade", func() (string, bool) {

@@ -22,7 +22,7 @@ func TestStaticVoters(t *testing.T) {
 func testMixed(t *testing.T, static bool, kinds ...kind) {
 	c := newCluster(t, static, kinds)
 	c.run(c.members...)
-	h := c.churn()
+	h := c.churn(quickly)
 	h.progress(10)
 	h.check()
 	for _, k := range []kind{kafkaKind, gregorKind} {

@@ -7,7 +7,7 @@ import "testing"
 func TestReplaceAll(t *testing.T) {
 	c := newCluster(t, false, []kind{kafkaKind, kafkaKind, kafkaKind})
 	c.run(c.members...)
-	h := c.churn()
+	h := c.churn(quickly)
 	h.progress(20)
 	for round, to := range []kind{gregorKind, kafkaKind} {
 		for i, m := range c.members {
