@@ -380,8 +380,14 @@ func TestVotersAreChangedThroughABroker(t *testing.T) {
 
 	// Whether a node can be stopped now: the broker has a topic's only replica, and a controller is one of three.
 	c.create(cl, "only-here")
-	answer, err := cl.SafeToRestart(t.Context(), 4)
-	if err != nil || len(answer.Partitions) != 2 || answer.Partitions[0].Topic != "only-here" || !answer.Partitions[0].Offline {
+	// A broker hears of what the controller has answered a moment later.
+	var answer *client.RestartAnswer
+	var err error
+	await.True(t, "the broker knows of the topic's two partitions", func() bool {
+		answer, err = cl.SafeToRestart(t.Context(), 4)
+		return err != nil || len(answer.Partitions) == 2
+	})
+	if err != nil || answer.Partitions[0].Topic != "only-here" || !answer.Partitions[0].Offline {
 		t.Errorf("stop the broker: %+v %v", answer, err)
 	}
 	if answer, err := cl.SafeToRestart(t.Context(), int32(gone%3+1)); err != nil || !answer.Safe() || !answer.Voter {
@@ -424,7 +430,7 @@ func TestControllerListenerDescribes(t *testing.T) {
 	if len(rs) != 2 || rs[0].ErrorCode != 0 || len(rs[0].Configs) != 1 || deref(rs[0].Configs[0].Value) != "1" || rs[1].ErrorCode != api.ErrInvalidRequest.Code {
 		t.Errorf("configs %+v", rs)
 	}
-	resp, err = cl.Raw(t.Context(), nil, kmsg.NewPtrDescribeACLsRequest())
+	resp, err = cl.Raw(t.Context(), nil, &kmsg.DescribeACLsRequest{ResourceType: 1, ResourcePatternType: 1, Operation: 1, PermissionType: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
