@@ -401,6 +401,10 @@ func (c *Core) pollResigned(now time.Time) {
 		return
 	}
 	c.wakeAt(c.electionDeadline)
+	if c.unacked == nil {
+		// It led before a restart, and others may lead by now: who asks need not wait until they tell.
+		c.fetchFromBootstrap(now)
+	}
 }
 
 // becomeUnattached goes on in an epoch without a leader to follow. timeout is how long a voter waits before it stands.

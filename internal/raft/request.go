@@ -164,7 +164,8 @@ func (c *Core) learn(now time.Time, epoch, leader int32, endpoints []Endpoint) b
 func (c *Core) common(now time.Time, code int16, leader, epoch int32, endpoints []Endpoint) (done, ok bool) {
 	switch {
 	case epoch < c.epoch || code == codeUnknownLeaderEpoch:
-		return true, true // from the past
+		// From the past. Who looks for a leader asks again after a moment, since the other has yet to hear of the epoch.
+		return true, c.role != Resigned && c.role != Unattached
 	case epoch > c.epoch || code == codeFencedLeaderEpoch || code == codeNotLeaderOrFollower:
 		before, role := c.epoch, c.role
 		learned := c.learn(now, epoch, leader, endpoints)
