@@ -221,13 +221,23 @@ func (c *cluster) end(m *member) (at int64) {
 
 // logStart is where the member's log begins: the lowest snapshot is that of the log's start, once the log has been cut.
 func (c *cluster) logStart(m *member) int64 {
+	lowest, _ := c.snapshots(m)
+	return lowest
+}
+
+// snapshots are the ends of the member's first and last snapshot, -1 when it has none.
+func (c *cluster) snapshots(m *member) (first, last int64) {
 	names, _ := filepath.Glob(filepath.Join(m.metadataDir(), "*.checkpoint"))
-	lowest := int64(-1)
+	first, last = -1, -1
 	for _, n := range names {
 		var end int64
-		if _, err := fmt.Sscanf(filepath.Base(n), "%d-", &end); err == nil && (lowest < 0 || end < lowest) {
-			lowest = end
+		if _, err := fmt.Sscanf(filepath.Base(n), "%d-", &end); err != nil {
+			continue
 		}
+		if first < 0 || end < first {
+			first = end
+		}
+		last = max(last, end)
 	}
-	return lowest
+	return first, last
 }

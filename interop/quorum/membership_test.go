@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"gregor/interop/kafka"
 )
 
 // voters waits until the leader says that the voters are these.
@@ -144,6 +146,37 @@ func TestVotersChange(t *testing.T) {
 	h.finish()
 }
 
+// TestVotersMove: a voter of either kind comes back at another address, and tells the leader of the other kind, which leads on.
+func TestVotersMove(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, false, []kind{gregorKind, kafkaKind, gregorKind})
+	first := slices.Clone(c.members)
+	c.run(first...)
+	h := c.churn(quickly)
+	for _, k := range []kind{gregorKind, kafkaKind} {
+		c.lead(k)
+		m := first[slices.IndexFunc(first, func(m *member) bool { return m.kind != k })]
+		m.kill()
+		old := m.controller
+		m.controller = fmt.Sprintf("127.0.0.1:%d", kafka.FreePorts(t, 1)[0])
+		c.configure(first)
+		c.run(m)
+		c.await(fmt.Sprintf("the new address of %s, %s after %s", m, m.controller, old), func() (string, bool) {
+			_, nodes, _ := c.quorum()
+			for _, n := range nodes {
+				if n.NodeID == m.id && len(n.Listeners) == 1 {
+					return fmt.Sprint(n.Listeners), int(n.Listeners[0].Port) == port(m.controller)
+				}
+			}
+			return "not known", false
+		})
+		c.caughtUp(m)
+		h.progress(3)
+		h.check()
+	}
+	h.finish()
+}
+
 // TestKafkaJoins has a Kafka controller join by itself a quorum that gregor leads, twice: as a new one, and after its disk was
 // replaced, where the entry of the lost directory is in its way.
 func TestKafkaJoins(t *testing.T) {
@@ -156,6 +189,7 @@ func TestGregorJoins(t *testing.T) {
 }
 
 func testJoin(t *testing.T, leader, joiner kind) {
+	t.Parallel()
 	c := newCluster(t, false, []kind{leader})
 	first := slices.Clone(c.members)
 	m := c.joiner(joiner, first, "controller.quorum.auto.join.enable=true")
@@ -199,6 +233,7 @@ func TestUpgradeKafkaLeads(t *testing.T) {
 }
 
 func testUpgrade(t *testing.T, leader kind) {
+	t.Parallel()
 	c := newCluster(t, true, []kind{gregorKind, kafkaKind, gregorKind})
 	first := slices.Clone(c.members)
 	for _, m := range first {

@@ -170,5 +170,33 @@ func runScript(t *testing.T, dir string, controller, broker kind, want []string)
 		printed = append(printed, got)
 	}
 	c.logf("%d commands", len(printed))
+	c.compareAll()
 	return printed
+}
+
+// compareAll waits until each member has a snapshot with all that there is now, and compares the directories.
+func (c *cluster) compareAll() {
+	c.tb.Helper()
+	now, _, ok := c.quorum()
+	if !ok {
+		c.tb.Fatal("no leader")
+	}
+	n := 0
+	for _, m := range c.members {
+		c.await(fmt.Sprintf("a snapshot of %s beyond %d", m, now.HighWatermark), func() (string, bool) {
+			n++
+			createTopic(c.bootstrap(), fmt.Sprintf("filler%d", n), nil)
+			_, newest := c.snapshots(m)
+			return fmt.Sprintf("the newest is %d", newest), newest > now.HighWatermark
+		})
+	}
+	end, _, ok := c.quorum()
+	if !ok {
+		c.tb.Fatal("no leader")
+	}
+	c.caughtUp(c.members...)
+	for _, m := range c.members {
+		m.kill()
+	}
+	c.compareDirectories(end.HighWatermark)
 }
