@@ -202,6 +202,10 @@ func (p *pool) dial(k connKey, s *slot, addr string) {
 		c = newConn(nc, addr, p.o.ClientID)
 		p.wg.Go(c.read)
 		if err = c.negotiate(ctx, p.o.ConnectTimeout); err != nil {
+			if ctx.Err() != nil {
+				// The other end takes connections and doesn't speak, as a frozen process: worth another attempt.
+				err = &errConn{"negotiate with", addr, err}
+			}
 			c.fail(err)
 			c = nil
 		}
