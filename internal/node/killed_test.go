@@ -31,7 +31,12 @@ func TestKilledReplicas(t *testing.T) {
 	p := newProcs(t, "broker.session.timeout.ms=3000\nbroker.heartbeat.interval.ms=500\nmin.insync.replicas=2\noffsets.topic.replication.factor=3\n",
 		combined, combined, combined)
 	p.start(1, 2, 3)
-	c := p.client(1, 2, 3)
+	c, err := client.New(client.Options{Seeds: p.addrs(), Timeout: await.Patience, RequestTimeout: 3 * time.Second, ConnectTimeout: 3 * time.Second,
+		RetryBackoff: time.Millisecond, RetryBackoffMax: 20 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
 	p.brokers(c, 3)
 	if _, err := c.CreateTopics(t.Context(), []client.TopicSpec{{Name: "k", Partitions: partitions, ReplicationFactor: 3}}, false); err != nil {
 		t.Fatal(err)
@@ -78,6 +83,14 @@ func TestKilledReplicas(t *testing.T) {
 			}
 		}
 	}
+}
+
+// addrs are the addresses of all brokers.
+func (p *procs) addrs() (out []string) {
+	for _, id := range p.others() {
+		out = append(out, fmt.Sprintf("127.0.0.1:%d", p.nodes[id].broker))
+	}
+	return out
 }
 
 // inSync waits until all replicas of the topic are in the ISR, as its leaders see it.

@@ -174,17 +174,29 @@ func (n *Node) emitBroker(e *telemetry.Emitter) {
 	e.Gauge("kafka_server_fetchsessioncache_numincrementalfetchsessions", "Fetch sessions.", float64(sessions))
 	e.Gauge("kafka_server_fetchsessioncache_numincrementalfetchpartitionscached", "Partitions in fetch sessions.", float64(sessionPartitions))
 	e.Counter("kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total", "Fetch sessions that were evicted.", float64(evictions))
-	count, leaders := 0, 0
+	count, leaders, underMin, atMin := 0, 0, 0, 0
 	sizes := map[string]int64{}
 	for _, p := range n.replicas.All() {
 		count++
 		if p.IsLeader() {
 			leaders++
+			switch have, want := p.InSync(); {
+			case have < want:
+				underMin++
+			case have == want:
+				atMin++
+			}
 		}
 		sizes[p.TopicPartition().Topic] += p.Log().Size()
 	}
 	e.Gauge("kafka_server_replicamanager_partitioncount", "Replicas on this broker.", float64(count))
 	e.Gauge("kafka_server_replicamanager_leadercount", "Replicas that lead.", float64(leaders))
+	e.Gauge("kafka_server_replicamanager_underminisrpartitioncount", "Partitions led here with fewer replicas in sync than min.insync.replicas.", float64(underMin))
+	e.Gauge("kafka_server_replicamanager_atminisrpartitioncount", "Partitions led here with just min.insync.replicas in sync.", float64(atMin))
+	counts := &n.replicas.ISRCounts
+	e.Counter("kafka_server_replicamanager_isrexpands_total", "Replicas that entered an ISR at this broker's request.", float64(counts.Expands.Load()))
+	e.Counter("kafka_server_replicamanager_isrshrinks_total", "Times that lagging replicas left an ISR at this broker's request.", float64(counts.Shrinks.Load()))
+	e.Counter("kafka_server_replicamanager_failedisrupdates_total", "Changes of ISRs that the controller refused.", float64(counts.Failed.Load()))
 	for topic, size := range sizes {
 		e.Gauge("kafka_log_log_size", "Bytes of this broker's logs, by topic.", float64(size), "topic", topic)
 	}

@@ -3,6 +3,7 @@ package replica
 import (
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -22,6 +23,7 @@ type isrChanges struct {
 	brokerEpoch func() int64
 	send        func(q *kmsg.AlterPartitionRequest, done func(*kmsg.AlterPartitionResponse, error))
 	logger      *slog.Logger
+	counts      *ISRCounts
 	after       func(d time.Duration, f func()) (stop func())
 
 	mu      sync.Mutex // guards all below
@@ -36,6 +38,9 @@ func afterTimer(d time.Duration, f func()) (stop func()) {
 	t := time.AfterFunc(d, f)
 	return func() { t.Stop() }
 }
+
+// ISRCounts counts the controller's answers to changes of ISRs that this broker asked for.
+type ISRCounts struct{ Expands, Shrinks, Failed atomic.Int64 }
 
 func (c *isrChanges) submit(p *Partition, change *proposal) { c.enqueue(p, change, 0) }
 
@@ -158,6 +163,14 @@ func (c *isrChanges) answered(sent map[*Partition]*proposal, r *kmsg.AlterPartit
 				}
 			}
 			a = isrAnswer{leaderEpoch: at.LeaderEpoch, partitionEpoch: at.PartitionEpoch, isr: at.ISR}
+		}
+		switch {
+		case refusal != nil:
+			c.counts.Failed.Add(1)
+		case change.joining != noReplica:
+			c.counts.Expands.Add(1)
+		default:
+			c.counts.Shrinks.Add(1)
 		}
 		if refusal == nil {
 			c.logger.Info("the ISR has changed", "partition", p.tp.String(), "isr", a.isr, "partition_epoch", a.partitionEpoch)

@@ -63,6 +63,9 @@ type Manager struct {
 
 	publishMu sync.Mutex // one Publish or config change at a time
 
+	// ISRCounts counts what became of changes of ISRs; telemetry reads it.
+	ISRCounts ISRCounts
+
 	lagTimer *time.Timer // nil before Start; guarded by lagMu
 	lagMu    sync.Mutex
 	closed   bool // guarded by lagMu
@@ -118,7 +121,7 @@ func New(o Options) *Manager {
 	m.image.Store(metadata.EmptyImage())
 	if o.AlterPartition != nil {
 		m.alter = &isrChanges{nodeID: o.NodeID, brokerEpoch: o.BrokerEpoch, send: o.AlterPartition, logger: o.Logger,
-			after: afterTimer, pending: make(map[*Partition]*proposal)}
+			counts: &m.ISRCounts, after: afterTimer, pending: make(map[*Partition]*proposal)}
 	}
 	if o.Connect != nil {
 		m.fetchers = newFetchers(int(cfg.ReplicaFetchers), o.Connect, m.leaderAddress, func() fetcherOptions {

@@ -506,5 +506,11 @@ func (p *Partition) SetListener(f func(hw int64)) {
 	p.listener.Store(&f)
 }
 
+// InSync is how many replicas are in sync, and how many there must be for acks=all.
+func (p *Partition) InSync() (have, want int) {
+	r := p.role.Load()
+	return len(r.isr), r.minISR(int(p.minISR.Load()))
+}
+
 // ISR lists the in-sync replicas.
 func (p *Partition) ISR() []int32 { return slices.Clone(p.role.Load().isr) }
