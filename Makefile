@@ -17,14 +17,14 @@ run: build ## run a node on localhost:9092, its data in ./data
 test: lint unit interop ## everything that has to be green: lint, unit tests, interop tests
 
 unit: ## tests that need only Go
-	go test ./...
+	go test -timeout 30m ./...
 
 interop: ## tests with the real Kafka and other clients; installs what they need and says what
 	scripts/setup-interop
 	cd interop && go vet ./... && go test -p 1 -timeout 60m ./...
 
 race: ## unit tests under the race detector
-	go test -race ./...
+	go test -race -timeout 60m ./...
 
 sim: ## simulated clusters: SEEDS (10000) seeds, and every broken rule must be caught
 	go test -timeout 0 -v -run 'TestSeeds|TestMutationsAreCaught' ./internal/simtest -seeds $(SEEDS) -mutant-seeds 5000
