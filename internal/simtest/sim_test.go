@@ -16,7 +16,7 @@ import (
 var (
 	seedFlag  = flag.Uint64("seed", 0, "run this seed only")
 	fromFlag  = flag.Uint64("from", 1, "the first seed")
-	seedsFlag = flag.Uint64("seeds", 300, "how many seeds to run")
+	seedsFlag = flag.Uint64("seeds", 120, "how many seeds to run")
 	logFlag   = flag.Bool("log", false, "print what happens, with -seed")
 )
 
