@@ -25,39 +25,38 @@ func TestChaos(t *testing.T) {
 	c := newCluster(t, rng.IntN(3) == 0, []kind{gregorKind, kafkaKind, gregorKind})
 	c.run(c.members...)
 	h := c.churn(quickly)
-
 	for end := time.Now().Add(time.Duration(seconds) * time.Second); time.Now().Before(end); {
 		m := c.members[rng.IntN(len(c.members))]
 		if rng.IntN(2) == 0 {
 			m, _ = c.leader()
 		}
 		pause := time.Duration(rng.IntN(4000)) * time.Millisecond
-		switch op := rng.IntN(6); op {
-		case 0, 1:
+		switch op := rng.IntN(6); {
+		case op < 2:
 			c.logf("freeze %s for %v", m, pause)
 			m.set(m.proc, true)
 			m.proc.Freeze(t)
 			time.Sleep(pause)
 			m.proc.Thaw(t)
 			m.set(m.proc, false)
+		case op == 2:
+			m.stop()
+			time.Sleep(pause / 4)
+			c.run(m)
+		case op == 3 && m != c.members[0]: // one keeps the whole log, to compare with
+			m.kill()
+			c.logf("%s loses its log", m)
+			if err := os.RemoveAll(m.metadataDir()); err != nil {
+				t.Fatal(err)
+			}
+			h.progress(1) // what is committed is on both others then
+			c.run(m)
 		default:
-			switch {
-			case op == 2:
-				m.stop()
-			default:
-				m.kill()
-			}
-			if op == 3 && m != c.members[0] {
-				c.logf("%s loses its log", m)
-				if err := os.RemoveAll(m.metadataDir()); err != nil {
-					t.Fatal(err)
-				}
-			}
+			m.kill()
 			time.Sleep(pause / 4)
 			c.run(m)
 		}
-		// A voter that lost its log must have it again before another one is disturbed, else what is committed may be on no
-		// majority any more.
+		// No other one is disturbed before this one has what is committed.
 		c.caughtUp(c.members...)
 		h.progress(3)
 	}

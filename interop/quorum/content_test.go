@@ -57,6 +57,7 @@ func TestLargeSnapshots(t *testing.T) {
 	for _, k := range []kind{gregorKind, kafkaKind} {
 		led := c.lead(k)
 		m := c.members[slices.IndexFunc(c.members, func(m *member) bool { return m.kind != k })]
+		c.caughtUp(c.members...) // what is committed must be on both others
 		m.kill()
 		if err := os.RemoveAll(m.metadataDir()); err != nil {
 			t.Fatal(err)

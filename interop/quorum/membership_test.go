@@ -78,7 +78,7 @@ func (c *cluster) change(what, says string, args ...string) {
 	}
 }
 
-// directory reads the member's directory id, when its tool has chosen it.
+// readDirectoryID reads the member's directory id, when its tool has chosen it.
 func (m *member) readDirectoryID() {
 	m.c.tb.Helper()
 	for line := range strings.Lines(readFile(m.c.tb, filepath.Join(m.data(), "meta.properties"))) {
@@ -90,7 +90,7 @@ func (m *member) readDirectoryID() {
 	m.c.tb.Fatalf("%s: no directory id", m)
 }
 
-// join prepares a controller that may become a voter later.
+// joiner prepares a controller that may become a voter later.
 func (c *cluster) joiner(k kind, first []*member, extra ...string) *member {
 	c.tb.Helper()
 	m := c.add(k, controllerOnly, extra...)

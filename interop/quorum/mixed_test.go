@@ -5,16 +5,18 @@ import (
 	"testing"
 )
 
-// TestTwoGregorOneKafka and TestOneGregorTwoKafka: each kind leads in turn and is killed, comes back by the log, and then, with
-// its metadata lost, by a snapshot, while topics are created and deleted all along.
+// TestTwoGregorOneKafka: each kind leads in turn and is killed, comes back by the log, and then, with its metadata lost, by a
+// snapshot, while topics are created and deleted all along.
 func TestTwoGregorOneKafka(t *testing.T) {
 	testMixed(t, false, gregorKind, gregorKind, kafkaKind)
 }
 
+// TestOneGregorTwoKafka is the same with Kafka in the majority.
 func TestOneGregorTwoKafka(t *testing.T) {
 	testMixed(t, false, gregorKind, kafkaKind, kafkaKind)
 }
 
+// TestStaticVoters is the same with voters that are fixed by controller.quorum.voters.
 func TestStaticVoters(t *testing.T) {
 	testMixed(t, true, gregorKind, kafkaKind, gregorKind)
 }
