@@ -1,6 +1,7 @@
 package simtest
 
 import (
+	"encoding/json"
 	"slices"
 	"strconv"
 	"time"
@@ -232,7 +233,8 @@ func (c *client) send(req kmsg.Request, answer func(kmsg.Response)) {
 	from := c.w.nodes[c.w.Rand.IntN(len(c.w.nodes))].id
 	to.submit(from, req, func(resp kmsg.Response, err error) {
 		if c.w.out != nil {
-			c.w.logf("client: %T %+v", resp, resp)
+			text, _ := json.Marshal(resp) // no addresses: what is logged must be the same in every run
+			c.w.logf("client is answered with a %T: %s %v", resp, text, err)
 		}
 		if err == nil && answer != nil {
 			answer(resp)
