@@ -25,11 +25,15 @@
 //   - partitions, registrations and producer ids are what their rules allow, whatever came before
 //
 // Each rule that the checkers guard is broken once on purpose, and must be caught: TestMutationsAreCaught builds the package with
-// the sources changed as the list of mutations says.
+// the sources changed as the list of mutants says. Some take hundreds of seeds and run only when as many are asked for.
 //
 // # Use
 //
 //	go test ./internal/simtest                                   what CI runs
 //	go test ./internal/simtest -run TestSeeds -seeds 100000      more
 //	go test ./internal/simtest -run TestSeeds -seed 4711 -log    one seed again, with what happens
+//	make sim                                                     many seeds, and all mutants
+//
+// Not simulated: produce and fetch of topics (internal/replica has its own simulation), groups, sockets and their framing,
+// metadata log segments that age, bits that rot on a disk.
 package simtest
