@@ -139,7 +139,7 @@ var mutants = []mutant{
 		"	if err == nil && sync && !BROKEN {\n		err = f.Sync()", 2, false},
 	{"a damaged batch is kept", "internal/log/recover.go",
 		"func (l *Log) sound(e record.Entry, s *segment, next int64) error {\n",
-		"func (l *Log) sound(e record.Entry, s *segment, next int64) error {\n	if BROKEN {\n		return nil\n	}\n", 1, true},
+		"func (l *Log) sound(e record.Entry, s *segment, next int64) error {\n	if BROKEN {\n		return nil\n	}\n", 1499, true},
 }
 
 const mutantPackage = `// Package mutant says which rule is broken.
