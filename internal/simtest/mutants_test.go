@@ -122,7 +122,7 @@ var mutants = []mutant{
 		"	if !BROKEN {\n		d.FinishSnapshot()\n	}\n", 6, false},
 	{"an aborted transaction counts", "internal/metadata/loader.go",
 		"		l.delta = NewDelta(l.image)\n",
-		"		if !BROKEN {\n			l.delta = NewDelta(l.image)\n		}\n", 0, true},
+		"		if !BROKEN {\n			l.delta = NewDelta(l.image)\n		}\n", 354, true},
 	{"settings are left out of snapshots", "internal/metadata/configs.go",
 		"func (c *ConfigsImage) write(w func(message.Versioned) error, _ *WriteOptions) error {\n",
 		"func (c *ConfigsImage) write(w func(message.Versioned) error, _ *WriteOptions) error {\n	if BROKEN {\n		return nil\n	}\n", 4, false},
