@@ -19,7 +19,7 @@ type position struct {
 	logStart int64
 }
 
-// as runs f while the partition stays a follower in leaderEpoch: a change of the role waits for it.
+// asFollower runs f while the partition stays a follower in leaderEpoch: a change of the role waits for it.
 func (p *Partition) asFollower(leaderEpoch int32, f func() error) error {
 	p.mu.RLock()
 	defer p.mu.RUnlock()

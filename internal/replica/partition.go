@@ -176,13 +176,12 @@ func (p *Partition) advanceLocked() bool {
 
 // Wake tells those who wait on the partition that it has grown.
 func (p *Partition) Wake() {
-	hw := p.log.HighWatermark()
 	if f := p.listener.Load(); f != nil {
-		(*f)(hw)
+		(*f)(p.log.HighWatermark())
 	}
 	if p.nAcks.Load() > 0 {
 		p.waitMu.Lock()
-		reached := p.acks.popReached(hw, nil)
+		reached := p.acks.popReached(p.log.HighWatermark(), nil)
 		p.nAcks.Add(-int32(len(reached)))
 		p.waitMu.Unlock()
 		if len(reached) > 0 {
