@@ -17,6 +17,7 @@
 //	metadata.go        what is known of brokers, topics and leaders
 //	controllers.go     the same when the seeds are controllers (KIP-919)
 //	admin_*.go         admin calls, one file a subject
+//	restart.go         whether a node can be restarted now
 //	producer.go        batches per partition; idempotent by default (KIP-98)
 //	partitioner.go     Java's key hash
 //	consumer.go        the consumer as its user sees it

@@ -1,8 +1,9 @@
-// Package quorum tests metadata quorums in which gregor and the real Kafka 4.4.0 sit side by side.
+// Package quorum tests clusters in which gregor and the real Kafka 4.4.0 sit side by side: their metadata quorums, and replication.
 //
 //	mixed_test.go       each kind leads, is killed, comes back by log and by snapshot, beside the other
 //	membership_test.go  voters are added and removed across kinds, join by themselves, and move into the log
 //	replace_test.go     a Kafka quorum becomes gregor's node by node on the same directories, and goes back
+//	replication_test.go brokers of both kinds replicate from each other, are killed under load, and end with the same bytes
 //	tools_test.go       Kafka's tools get the same answers whichever kind is the controller and whichever the broker
 //	content_test.go     Kafka's tools read what gregor wrote; large snapshots; logs whose head is dropped
 //	chaos_test.go       nodes of both kinds killed, stopped, frozen and wiped in random order
