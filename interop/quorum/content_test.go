@@ -177,26 +177,29 @@ func TestLogIsCleaned(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, false, []kind{gregorKind, kafkaKind, gregorKind, kafkaKind, gregorKind},
 		"metadata.log.segment.ms=500", "metadata.max.retention.bytes=20000", "metadata.max.retention.ms=1000")
-	k2, g3, k4 := c.members[1], c.members[2], c.members[3]
 	c.run(c.members...)
+	// Two of five are killed below: there is none to spare then, so the leader that the first to return shall find leads before.
+	k, g3 := c.members[1], c.members[2]
+	if k == c.lead(kafkaKind) {
+		k = c.members[3]
+	}
 	h := c.churn(200 * time.Millisecond)
 	h.progress(5)
-	end := max(c.end(g3), c.end(k4))
+	end := max(c.end(g3), c.end(k))
 	g3.kill()
-	k4.kill()
+	k.kill()
 	for _, m := range c.running() {
 		c.await(fmt.Sprintf("%s to drop its log up to %d", m, end), func() (string, bool) {
 			start := c.logStart(m)
 			return fmt.Sprintf("its log begins at %d", start), start > end
 		})
 	}
-	c.lead(k2.kind)
 	c.run(g3)
 	c.caughtUp(g3)
 	c.lead(gregorKind)
-	c.run(k4)
-	c.caughtUp(k4)
-	for _, m := range []*member{g3, k4} {
+	c.run(k)
+	c.caughtUp(k)
+	for _, m := range []*member{g3, k} {
 		if start := c.logStart(m); start <= end {
 			t.Errorf("the log of %s begins at %d, and not beyond %d with a snapshot", m, start, end)
 		}
