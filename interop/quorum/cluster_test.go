@@ -25,7 +25,7 @@ import (
 const clusterID = "MkU3OEVBNTcwNTJENDM2Qk"
 
 // patience is how long anything may take; the machine may be slow.
-const patience = 90 * time.Second
+const patience = 4 * time.Minute
 
 type kind string
 
