@@ -213,7 +213,8 @@ func (cl *cluster) kill(i int, topic string) (failover, error) {
 		select {
 		case at := <-succeeded:
 			f.createTopic = at.Sub(died)
-			return f, <-leaders
+			err := <-leaders // which ends the writing to f
+			return f, err
 		case <-time.After(20 * time.Millisecond):
 		}
 		if time.Since(died) > limit {
