@@ -82,6 +82,11 @@ func (l *Log) recover(point int64, progress func(total, done int64)) error {
 			}
 		}
 		if valid == size {
+			if i == len(segs)-1 && size >= reserveFrom {
+				if err := s.giveBack(fc); err != nil { // what the process that was killed had asked for
+					return err
+				}
+			}
 			continue
 		}
 		l.e.logger.Warn("a damaged end is cut off", "partition", l.tp.String(), "segment", s.name(suffixLog).path(),

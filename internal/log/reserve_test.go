@@ -63,12 +63,59 @@ func TestReserveGivesBack(t *testing.T) {
 		t.Fatalf("%v, %v", files, err)
 	}
 	for _, name := range files {
-		st, err := os.Stat(name)
-		if err != nil {
-			t.Fatal(err)
+		if size, used := taken(t, name); used > size+64<<10 {
+			t.Errorf("%s has %d bytes and takes %d", name, size, used)
 		}
-		if used := st.Sys().(*syscall.Stat_t).Blocks * 512; used > st.Size()+64<<10 {
-			t.Errorf("%s has %d bytes and takes %d", name, st.Size(), used)
-		}
+	}
+}
+
+// taken is how large a file is and what it takes on the disk.
+func taken(t *testing.T, name string) (size, used int64) {
+	t.Helper()
+	st, err := os.Stat(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st.Size(), st.Sys().(*syscall.Stat_t).Blocks * 512
+}
+
+// So does the recovery after a process that was killed.
+func TestRecoveryGivesBack(t *testing.T) {
+	w := osWorld(t)
+	w.cfg.SegmentBytes = 64 << 20
+	w.open()
+	l := w.log("a")
+	value := strings.Repeat("v", 500_000)
+	for range 10 {
+		mustAppend(t, l, batch(1, value))
+	}
+	if l.active().reserved == 0 {
+		t.Fatal("nothing is reserved")
+	}
+	w.abandon()
+	w.open()
+	defer w.close()
+	if size, used := taken(t, l.active().name(suffixLog).path()); size < 5_000_000 || used > size+64<<10 {
+		t.Errorf("the segment has %d bytes and takes %d", size, used)
+	}
+}
+
+// A segment that was cut asks anew for what it needs.
+func TestCutForgetsWhatWasReserved(t *testing.T) {
+	w := newWorld(t, vfs.NewMem(), "/d")
+	w.cfg.SegmentBytes = 64 << 20
+	w.open()
+	defer w.close()
+	l := w.log("a")
+	value := strings.Repeat("v", 500_000)
+	for range 10 {
+		mustAppend(t, l, batch(1, value))
+	}
+	before := l.active().reserved
+	if err := l.TruncateTo(9); err != nil {
+		t.Fatal(err)
+	}
+	if after := l.active().reserved; before == 0 || after != 0 {
+		t.Errorf("reserved up to %d, and after the cut to %d", before, after)
 	}
 }

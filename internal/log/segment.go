@@ -238,6 +238,11 @@ func (s *segment) seal(fc *fileCache) error {
 	if s.reserved <= s.size.Load() {
 		return nil
 	}
+	return s.giveBack(fc)
+}
+
+// giveBack gives back the room that was asked for beyond the segment's end.
+func (s *segment) giveBack(fc *fileCache) error {
 	f, err := s.open(fc)
 	if err != nil {
 		return err

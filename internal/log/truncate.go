@@ -174,6 +174,7 @@ func (l *Log) cutSegment(seg *segment, pos, offset int64) error {
 		return err
 	}
 	seg.size.Store(pos)
+	seg.reserved = 0 // given back by the cut
 	rel := offset - seg.base
 	if err := seg.index.truncateWhere(seg.indexEnv(fc), func(e []byte) bool {
 		r, p := indexEntry(e)
