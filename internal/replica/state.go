@@ -6,6 +6,7 @@ import (
 
 	"gregor/internal/api"
 	"gregor/internal/metadata"
+	"gregor/internal/uuid"
 )
 
 // role is what this broker is for a partition, as far as it is committed: by the cluster metadata or by the controller's
@@ -16,6 +17,7 @@ type role struct {
 	leaderEpoch    int32
 	partitionEpoch int32
 	replicas       []int32
+	directories    []uuid.UUID // of replicas, in their order; none when they are not known
 	isr            []int32
 }
 
@@ -23,7 +25,18 @@ var noRole = &role{leaderID: metadata.NoLeader, leaderEpoch: -1, partitionEpoch:
 
 func roleOf(p *metadata.Partition, nodeID int32) *role {
 	return &role{leader: p.Leader == nodeID, leaderID: p.Leader, leaderEpoch: p.LeaderEpoch, partitionEpoch: p.PartitionEpoch,
-		replicas: p.Replicas, isr: p.ISR}
+		replicas: p.Replicas, directories: p.Directories, isr: p.ISR}
+}
+
+// leadsIn says whether this broker leads in that leader epoch.
+func (r *role) leadsIn(leaderEpoch int32) bool { return r.leader && r.leaderEpoch == leaderEpoch }
+
+// directory is where the metadata says that a replica lies.
+func (r *role) directory(id int32) uuid.UUID {
+	if i := slices.Index(r.replicas, id); i >= 0 && i < len(r.directories) {
+		return r.directories[i]
+	}
+	return uuid.Unassigned
 }
 
 // alone says whether the leader is the only replica that there is, so that all it has is committed.
@@ -98,6 +111,9 @@ func (s *state) become(now time.Time, next *role, logEnd int64) bool {
 		return true
 	}
 	old := s.followers
+	if next.leaderEpoch > prev.leaderEpoch+1 {
+		old = nil // another broker may have led between, and the followers may have cut their logs
+	}
 	s.followers = make([]follower, 0, len(next.replicas))
 	for _, id := range next.replicas {
 		if id == s.local {
@@ -165,11 +181,11 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// eligible says whether the metadata lets a follower into the ISR: it is in service and what is known of it comes from the life
-// that the metadata knows.
-func (f *follower) eligible(cluster *metadata.ClusterImage) bool {
+// eligible says whether the metadata lets a follower into the ISR: it is in service, so is the directory of its replica, and what
+// is known of it comes from the life that the metadata knows.
+func (s *state) eligible(f *follower, cluster *metadata.ClusterImage) bool {
 	b := cluster.Broker(f.id)
-	return b != nil && b.Active() && f.known && (f.brokerEpoch == -1 || f.brokerEpoch == b.Epoch)
+	return b != nil && b.Active() && b.HasOnlineDir(s.role.directory(f.id)) && f.known && (f.brokerEpoch == -1 || f.brokerEpoch == b.Epoch)
 }
 
 // expand proposes that the follower enter the ISR, if it may: it must have all that is committed, and all that an earlier leader
@@ -177,7 +193,7 @@ func (f *follower) eligible(cluster *metadata.ClusterImage) bool {
 func (s *state) expand(id int32, highWatermark int64, cluster *metadata.ClusterImage) *proposal {
 	f := s.follower(id)
 	if f == nil || s.pending != nil || !s.role.leader || slices.Contains(s.role.isr, id) ||
-		f.end < highWatermark || f.end < s.epochStart || !f.eligible(cluster) {
+		f.end < highWatermark || f.end < s.epochStart || !s.eligible(f, cluster) {
 		return nil
 	}
 	return s.propose(append(slices.Clone(s.role.isr), id), id)
@@ -239,7 +255,7 @@ func (s *state) highWatermark(now time.Time, leaderEnd int64, minISR int, lag ti
 	hw = leaderEnd
 	for i := range s.followers {
 		f := &s.followers[i]
-		if f.end < hw && (s.inMaximalISR(f.id) || f.caughtUp(now, leaderEnd, lag) && f.eligible(cluster)) {
+		if f.end < hw && (s.inMaximalISR(f.id) || f.caughtUp(now, leaderEnd, lag) && s.eligible(f, cluster)) {
 			hw = f.end
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"gregor/internal/api"
 	"gregor/internal/message"
 	"gregor/internal/metadata"
+	"gregor/internal/uuid"
 )
 
 const testLag = 10 * time.Second
@@ -210,6 +211,35 @@ func TestBecomeIgnoresWhatIsOlder(t *testing.T) {
 	s.become(simStart, &role{leader: true, leaderID: 1, leaderEpoch: 6, partitionEpoch: 8, replicas: []int32{1, 2, 3}, isr: []int32{1, 2, 3}}, 120)
 	if s.epochStart != 120 {
 		t.Errorf("epoch starts at %d", s.epochStart)
+	}
+}
+
+// A leader that has missed a leader epoch doesn't know what the followers have done in it.
+func TestBecomeForgetsOverAGap(t *testing.T) {
+	for epoch, want := range map[int32]int64{6: 110, 7: unknownEnd} {
+		s, c := leading(t, 1, 2, 3)
+		mustFetch(t, s, simStart, 2, 110, 110, c)
+		s.become(simStart, &role{leader: true, leaderID: 1, leaderEpoch: epoch, partitionEpoch: 9, replicas: []int32{1, 2, 3}, isr: []int32{1, 2, 3}}, 110)
+		if f := s.follower(2); f.end != want || f.known != (want != unknownEnd) {
+			t.Errorf("in epoch %d: %+v", epoch, f)
+		}
+	}
+}
+
+// A replica whose directory has failed stays out of the ISR, although its broker is in service and it was at the end before.
+func TestReplicaInAFailedDirectory(t *testing.T) {
+	s, _ := leading(t, 1)
+	s.role.directories = []uuid.UUID{{15: 21}, {15: 22}, {15: 23}}
+	sound := testCluster(t, &message.RegisterBrokerRecord{BrokerID: 2, BrokerEpoch: 12, LogDirs: []uuid.UUID{{15: 22}, {15: 99}}})
+	failed := testCluster(t, &message.RegisterBrokerRecord{BrokerID: 2, BrokerEpoch: 12, LogDirs: []uuid.UUID{{15: 99}}})
+	mustFetch(t, s, simStart, 2, 110, 110, sound)
+	wantHighWatermark(t, s, simStart, 120, 1, sound, 110, true)
+	wantHighWatermark(t, s, simStart, 120, 1, failed, 120, true)
+	if s.expand(2, 104, failed) != nil {
+		t.Error("enters")
+	}
+	if s.expand(2, 104, sound) == nil {
+		t.Error("does not enter when the directory is well")
 	}
 }
 
