@@ -248,8 +248,8 @@ func (n *Node) newPeers() nodePeers {
 	}
 }
 
-// fetcherConnections are the connections of a number of fetchers, one for each leader. What they may have to take is bounded by
-// what they ask for, and by one batch of any size.
+// fetcherConnections are the connections of one fetcher. What it may have to take is bounded by what it asks for, and by one batch
+// of any size.
 func (n *Node) fetcherConnections() *peer.Peers {
 	return peer.New(peer.Options{
 		Dial: n.dial(), Logger: n.logger.With("component", "fetcher"), Rand: n.rand.generator(),

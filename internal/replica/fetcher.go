@@ -95,6 +95,10 @@ type fetcher struct {
 // metadata has reached this broker first.
 const firstBackoff = 10 * time.Millisecond
 
+// longFailures is after how many failures in a row a partition rests for long: so it does at once after an error of this side
+// that won't be over in a moment.
+const longFailures = 10
+
 // maxPause bounds the wait after a request that failed as a whole. Connecting has its own.
 const maxPause = 200 * time.Millisecond
 
@@ -102,19 +106,20 @@ func newFetcher(o fetcherOptions) *fetcher {
 	return &fetcher{o: o, parts: make(map[fetchKey]*following)}
 }
 
-// follow begins to follow a partition in a leader epoch, if it doesn't yet.
-func (f *fetcher) follow(p *Partition, leaderEpoch int32) {
+// follow begins to follow a partition in a leader epoch. It returns false if it does already.
+func (f *fetcher) follow(p *Partition, leaderEpoch int32) bool {
 	k := keyOf(p)
 	w := &following{p: p, key: k, leaderEpoch: leaderEpoch}
 	if old := f.parts[k]; old != nil {
 		if old.p == p && old.leaderEpoch == leaderEpoch {
-			return
+			return false
 		}
 		w.inSession = old.inSession // and is named anew
 	}
 	f.parts[k] = w
 	f.markDirty(w)
 	f.pausedUntil = time.Time{}
+	return true
 }
 
 // unfollow ends following p.
@@ -365,7 +370,7 @@ func (f *fetcher) one(now time.Time, w *following, p *kmsg.FetchResponseTopicPar
 	err := api.ErrorFor(p.ErrorCode)
 	switch {
 	case p.ErrorCode == 0 && p.DivergingEpoch.Epoch >= 0:
-		at, err := w.p.truncateDiverging(w.leaderEpoch, EpochEnd{Epoch: p.DivergingEpoch.Epoch, EndOffset: p.DivergingEpoch.EndOffset})
+		at, err := w.p.truncateDiverging(w.leaderEpoch, w.at.offset, EpochEnd{Epoch: p.DivergingEpoch.Epoch, EndOffset: p.DivergingEpoch.EndOffset})
 		f.o.logger.Info("the log parts from the leader's", "partition", w.p.tp.String(), "leader_epoch", w.leaderEpoch,
 			"from", w.at.offset, "to", at.offset, "diverging_epoch", p.DivergingEpoch.Epoch, "diverging_offset", p.DivergingEpoch.EndOffset)
 		f.moved(now, w, at, err)
@@ -420,15 +425,11 @@ func (f *fetcher) broken(now time.Time, w *following, err error) {
 		w.begun = false
 		f.backOff(now, w)
 	default:
+		// It may pass: a disk that is full, say. One that has failed takes its directory offline, which ends the following.
 		f.o.logger.Error("a replica can't follow its leader", "partition", w.p.tp.String(), "leader_epoch", w.leaderEpoch, "err", err)
-		f.leaveSession(w)
-		w.phase = givenUp
-		if !storageFailed(err) {
-			// Not the disk: worth another attempt later.
-			w.phase, w.begun = fetching, false
-			w.failures = max(w.failures, 10)
-			f.backOff(now, w)
-		}
+		w.begun = false
+		w.failures = max(w.failures, longFailures)
+		f.backOff(now, w)
 	}
 }
 
@@ -462,7 +463,7 @@ func (f *fetcher) found(now time.Time, r *kmsg.ListOffsetsResponse) {
 				w.phase, w.leaderEnd = askStart, p.Offset
 				f.lookups = append(f.lookups, w)
 			default:
-				at, err := w.p.outOfRange(w.leaderEpoch, p.Offset, w.leaderEnd)
+				at, err := w.p.outOfRange(w.leaderEpoch, w.at.offset, p.Offset, w.leaderEnd)
 				w.phase = fetching
 				f.o.logger.Warn("the log's end is out of the leader's range", "partition", w.p.tp.String(), "from", w.at.offset,
 					"to", at.offset, "leader_start", p.Offset, "leader_end", w.leaderEnd)

@@ -22,8 +22,9 @@ type Connections interface {
 	Close()
 }
 
-// fetchers are the fetchers of this broker: num.replica.fetchers for each leader. A fetch that waits at the other end keeps its
-// connection, so fetchers of one leader each have their own.
+// fetchers are the fetchers of this broker: num.replica.fetchers for each leader. Each has connections of its own: a fetch that
+// waits at the other end keeps its connection, and what a connection has brought is valid until the next answer comes on it. Two
+// leaders may have one address, for a moment, when nodes change places.
 type fetchers struct {
 	connect func() Connections
 	address func(broker int32) (addr string, ok bool)
@@ -34,7 +35,6 @@ type fetchers struct {
 
 	mu     sync.Mutex // guards all below
 	n      int
-	conns  []Connections // by the fetcher's number
 	loops  map[loopKey]*fetchLoop
 	where  map[*Partition]*fetchLoop
 	closed bool
@@ -71,10 +71,7 @@ func (s *fetchers) follow(p *Partition, leader, leaderEpoch int32) {
 	k := loopKey{leader, int((binary.BigEndian.Uint64(p.topicID[8:]) + uint64(p.tp.Partition)) % uint64(s.n))}
 	l := s.loops[k]
 	if l == nil {
-		for len(s.conns) <= k.number {
-			s.conns = append(s.conns, s.connect())
-		}
-		l = &fetchLoop{set: s, leader: leader, conn: s.conns[k.number], wake: make(chan struct{}, 1),
+		l = &fetchLoop{set: s, leader: leader, conn: s.connect(), wake: make(chan struct{}, 1),
 			replies: make(chan fetchReply, 1), core: newFetcher(s.options())}
 		s.loops[k] = l
 		s.wg.Go(l.run)
@@ -123,12 +120,11 @@ func (s *fetchers) poke() {
 // close ends all fetching and waits for it.
 func (s *fetchers) close() {
 	s.mu.Lock()
-	s.closed = true
-	conns := s.conns
+	s.closed = true // there are no more loops from here on
 	s.mu.Unlock()
 	s.stop()
-	for _, c := range conns {
-		c.Close()
+	for _, l := range s.loops {
+		l.conn.Close()
 	}
 	s.wg.Wait()
 }
@@ -264,7 +260,7 @@ func fetchFloor(q kmsg.Request) int16 {
 	return 4
 }
 
-// applyInbox does what was asked for and says whether there is a partition to begin with.
+// applyInbox does what was asked for and says whether there is a partition to begin with, one that isn't followed yet.
 func (l *fetchLoop) applyInbox() (more bool) {
 	l.mu.Lock()
 	inbox := l.inbox
@@ -272,8 +268,7 @@ func (l *fetchLoop) applyInbox() (more bool) {
 	l.mu.Unlock()
 	for _, c := range inbox {
 		if c.follow {
-			more = true
-			l.core.follow(c.partition, c.leaderEpoch)
+			more = l.core.follow(c.partition, c.leaderEpoch) || more
 		} else {
 			l.core.unfollow(c.partition)
 		}

@@ -3,7 +3,6 @@ package replica
 import (
 	"errors"
 
-	"gregor/internal/api"
 	"gregor/internal/log"
 	"gregor/internal/record"
 )
@@ -28,6 +27,16 @@ func (p *Partition) asFollower(leaderEpoch int32, f func() error) error {
 		return errNotFollowing
 	}
 	return f()
+}
+
+// stillAsked is asFollower for what a leader says of a log that ends at offset.
+func (p *Partition) stillAsked(leaderEpoch int32, offset int64, f func() error) error {
+	return p.asFollower(leaderEpoch, func() error {
+		if p.log.EndOffset() != offset {
+			return errNotFollowing // somebody has changed the log since it was asked for
+		}
+		return f()
+	})
 }
 
 func (p *Partition) position() position {
@@ -56,10 +65,7 @@ func (p *Partition) beginFollowing(leaderEpoch int32) (at position, err error) {
 
 // appendFetched appends what the leader sent for offset, and moves high watermark and log start offset after the leader's.
 func (p *Partition) appendFetched(leaderEpoch int32, offset int64, records []byte, highWatermark, logStart int64) (at position, err error) {
-	err = p.asFollower(leaderEpoch, func() error {
-		if end := p.log.EndOffset(); end != offset {
-			return errNotFollowing // somebody has cut the log since it was asked for
-		}
+	err = p.stillAsked(leaderEpoch, offset, func() error {
 		if records = untilEpoch(records, leaderEpoch); len(records) > 0 {
 			if err := p.appendBytes(records); err != nil {
 				return err
@@ -115,11 +121,11 @@ func untilEpoch(records []byte, leaderEpoch int32) []byte {
 	return records
 }
 
-// truncateDiverging cuts off what the leader doesn't have. leader is the leader's answer: the largest epoch of its log that is
-// not above ours, and where that ends there. If this log has no such epoch, it is cut to where its next lower one ends, and the
-// leader must be asked again.
-func (p *Partition) truncateDiverging(leaderEpoch int32, leader EpochEnd) (at position, err error) {
-	err = p.asFollower(leaderEpoch, func() error {
+// truncateDiverging cuts off what the leader doesn't have. leader is its answer to a fetch from offset: the largest epoch of its
+// log that is not above ours, and where that ends there. If this log has no such epoch, it is cut to where its next lower one
+// ends, and the leader must be asked again.
+func (p *Partition) truncateDiverging(leaderEpoch int32, offset int64, leader EpochEnd) (at position, err error) {
+	err = p.stillAsked(leaderEpoch, offset, func() error {
 		to := leader.EndOffset
 		if _, end, ok := p.log.EndOffsetForEpoch(leader.Epoch); ok {
 			to = min(to, end)
@@ -133,16 +139,16 @@ func (p *Partition) truncateDiverging(leaderEpoch int32, leader EpochEnd) (at po
 	return at, err
 }
 
-// outOfRange deals with a leader whose log has nothing at this one's end: it ends at leaderEnd, which is before, or begins at
-// leaderStart.
-func (p *Partition) outOfRange(leaderEpoch int32, leaderStart, leaderEnd int64) (at position, err error) {
-	err = p.asFollower(leaderEpoch, func() error {
+// outOfRange deals with a leader whose log has nothing at offset, this one's end: it ends at leaderEnd, which is before, or begins
+// at leaderStart.
+func (p *Partition) outOfRange(leaderEpoch int32, offset, leaderStart, leaderEnd int64) (at position, err error) {
+	err = p.stillAsked(leaderEpoch, offset, func() error {
 		var err error
-		switch end := p.log.EndOffset(); {
-		case leaderEnd < end:
+		switch {
+		case leaderEnd < offset:
 			// An unclean election: the leader has less than was committed.
 			err = p.log.TruncateTo(leaderEnd)
-		case leaderStart > end:
+		case leaderStart > offset:
 			err = p.log.TruncateFully(leaderStart)
 		}
 		at = p.position()
@@ -150,6 +156,3 @@ func (p *Partition) outOfRange(leaderEpoch int32, leaderStart, leaderEnd int64) 
 	})
 	return at, err
 }
-
-// storageFailed says whether an error is that of a disk, whose directory is offline then.
-func storageFailed(err error) bool { return errors.Is(err, api.ErrKafkaStorageError) }
