@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"net"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -69,6 +70,58 @@ func TestAcksAllWaitsForTheHighWatermark(t *testing.T) {
 	}, longWait, api.ErrNotLeaderOrFollower)
 	f("the topic is deleted", func(w *world, id uuid.UUID) { w.removeTopic(id) }, longWait, api.ErrUnknownTopicOrPartition)
 	f("the time is over", func(*world, uuid.UUID) {}, 20, api.ErrRequestTimedOut)
+}
+
+// The high watermark of a follower says nothing of what it appended while it led.
+func TestProduceWaitsForItsLeaderEpoch(t *testing.T) {
+	w := newWorld(t, nil)
+	id := w.twoReplicas("a")
+	c := w.client()
+	call[*kmsg.ProduceResponse](c, produceRequest(12, 1, "a", uuid.Zero, 0, batch(t, plain(), "x")))
+	part, err := w.broker.replicas.Partition("a", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	part.Log().RaiseHighWatermark(1)
+	op := &produceOp{b: w.broker, appended: []appended{{partition: part, leaderEpoch: 0, end: 1}}}
+	if op.waits() {
+		t.Error("waits for what is committed")
+	}
+	w.publish(change(id, func(r *message.PartitionChangeRecord) { r.Leader = 2 }))
+	if !op.waits() {
+		t.Error("what a former leader appended counts as committed")
+	}
+}
+
+// Nothing waits long for a client that has hung up, however long it was to wait.
+func TestAcksEndWithTheirConnection(t *testing.T) {
+	w := newWorld(t, nil)
+	w.twoReplicas("a")
+	w.publish(&message.RegisterBrokerRecord{BrokerID: 2, BrokerEpoch: 2}) // so that DeleteRecords waits for it
+	hangUp := func(q kmsg.Request) kmsg.Response {
+		t.Helper()
+		c := w.client()
+		c.send(q)
+		if err := c.conn.(*net.TCPConn).CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := c.receive(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp
+	}
+	produced := hangUp(produceRequest(12, -1, "a", uuid.Zero, 0, batch(t, plain(), "x"))).(*kmsg.ProduceResponse)
+	if code := produced.Topics[0].Partitions[0].ErrorCode; code != api.ErrRequestTimedOut.Code {
+		t.Errorf("produce: %v", api.FromCode(code))
+	}
+	q := kmsg.NewPtrDeleteRecordsRequest()
+	q.Version, q.TimeoutMillis = 2, longWait
+	q.Topics = []kmsg.DeleteRecordsRequestTopic{{Topic: "a", Partitions: []kmsg.DeleteRecordsRequestTopicPartition{{Partition: 0, Offset: 0}}}}
+	deleted := hangUp(q).(*kmsg.DeleteRecordsResponse)
+	if code := deleted.Topics[0].Partitions[0].ErrorCode; code != api.ErrRequestTimedOut.Code {
+		t.Errorf("delete records: %v", api.FromCode(code))
+	}
 }
 
 func TestAcksAllNeedsMinISR(t *testing.T) {

@@ -167,6 +167,7 @@ func (b *Broker) deleteRecords(r *network.Request, q *kmsg.DeleteRecordsRequest,
 		wait.WaitDeleted(i, d.partition, d.start)
 	}
 	wait.Start(time.Duration(q.TimeoutMillis) * time.Millisecond)
+	r.Park(wait)
 }
 
 func (b *Broker) deleteRecordsOf(topic string, partition int32, offset int64) (p *replica.Partition, start, low int64, err error) {

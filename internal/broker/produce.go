@@ -30,8 +30,9 @@ type produceOp struct {
 }
 
 type appended struct {
-	partition *replica.Partition
-	end       int64
+	partition   *replica.Partition
+	leaderEpoch int32 // of the append
+	end         int64
 	// topic and index say where in resp the partition's result stands.
 	topic, index int
 }
@@ -100,7 +101,7 @@ func (op *produceOp) topic(t *api.ProduceTopic, headerOnly bool) {
 			b.Traffic.MessagesIn.Add(int64(info.Records))
 			b.Traffic.BytesIn.Add(int64(info.Bytes))
 		}
-		op.appended = append(op.appended, appended{partition: part, end: info.LastOffset + 1,
+		op.appended = append(op.appended, appended{partition: part, leaderEpoch: info.LeaderEpoch, end: info.LastOffset + 1,
 			topic: len(op.resp.Topics) - 1, index: len(out.Partitions) - 1})
 	}
 }
@@ -211,10 +212,10 @@ func addNode(nodes []api.NodeEndpoint, n api.NodeEndpoint) []api.NodeEndpoint {
 	return append(nodes, n)
 }
 
-// waits says whether some append is not committed yet.
+// waits says whether some append isn't known to be committed.
 func (op *produceOp) waits() bool {
 	for _, a := range op.appended {
-		if a.partition.Log().HighWatermark() < a.end {
+		if !a.partition.Committed(a.leaderEpoch, a.end) {
 			return true
 		}
 	}
@@ -236,17 +237,19 @@ func (op *produceOp) await(timeout time.Duration, flush bool) {
 	})
 	// The names in the decoded request lie in the body, which is not needed any more; resp holds strings of its own.
 	all := op.req.Acks == -1
+	r := op.r // op may be another request's as soon as the wait has started
 	op.req.Reset()
 	op.r.DropBody()
 	for i, a := range op.appended {
 		if all {
-			wait.Wait(i, a.partition, a.end)
+			wait.Wait(i, a.partition, a.leaderEpoch, a.end)
 		}
 		if flush {
 			wait.WaitFlush(i, a.partition)
 		}
 	}
 	wait.Start(timeout)
+	r.Park(wait)
 }
 
 // AppendTo encodes the response, after which the operation goes back to its pool.

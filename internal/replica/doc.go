@@ -23,7 +23,8 @@
 // record; such waits hang on the partition in offset order, so that completing one costs no more than looking at the first. A
 // fetch that found too little waits on all of its partitions at once: a follower's for bytes that are appended, a consumer's for
 // bytes that are committed; it reads again once there can be enough. Both are bounded by a timer of their own, and both are woken
-// when the partition is led by somebody else, or anew.
+// when the partition is led by somebody else, or anew. A produce is refused then (NOT_LEADER_OR_FOLLOWER): its records may be cut
+// off, and a high watermark of another leader epoch says nothing of them.
 //
 // # Invariants
 //

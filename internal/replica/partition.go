@@ -32,7 +32,7 @@ type Partition struct {
 	// were last told; growth knows where the ones become the others.
 	appended, committed atomic.Int64
 	growth              growth
-	// listener is told of each new high watermark; coordinators use it.
+	// listener is told of each new high watermark of a leader; coordinators use it.
 	listener atomic.Pointer[func(hw int64)]
 
 	flusher flusher
@@ -177,7 +177,10 @@ func (p *Partition) advanceLocked() bool {
 // Wake tells those who wait on the partition that it has grown.
 func (p *Partition) Wake() {
 	if f := p.listener.Load(); f != nil {
-		(*f)(p.log.HighWatermark())
+		// As in Committed, the role comes second.
+		if hw := p.log.HighWatermark(); p.role.Load().leader {
+			(*f)(hw)
+		}
 	}
 	if p.nAcks.Load() > 0 {
 		p.waitMu.Lock()
@@ -185,9 +188,14 @@ func (p *Partition) Wake() {
 		p.nAcks.Add(-int32(len(reached)))
 		p.waitMu.Unlock()
 		if len(reached) > 0 {
-			err := p.ackError()
+			r := p.role.Load()
+			err := p.ackError(r)
 			for _, w := range reached {
-				w.op.settle(w.index, err)
+				if r.leadsIn(w.leaderEpoch) {
+					w.op.settle(w.index, err)
+				} else {
+					w.op.settle(w.index, api.ErrNotLeaderOrFollower)
+				}
 			}
 		}
 	}
@@ -201,8 +209,7 @@ func (p *Partition) Wake() {
 
 // ackError is what a produce with acks=all is told of records that the high watermark has passed: nil, unless the ISR has become
 // smaller than min.insync.replicas meanwhile.
-func (p *Partition) ackError() *api.Error {
-	r := p.role.Load()
+func (p *Partition) ackError(r *role) *api.Error {
 	if r.alone() {
 		return nil
 	}
@@ -238,18 +245,27 @@ func (p *Partition) wakeFetches(all bool) {
 	}
 }
 
+// Committed says whether what was appended below end in that leader epoch is known to be committed: the high watermark has
+// reached end while this broker led in the epoch. Afterwards a high watermark says nothing of it, since the log may have been cut.
+func (p *Partition) Committed(leaderEpoch int32, end int64) bool {
+	// In this order: a broker that still leads led when the high watermark was read.
+	hw := p.log.HighWatermark()
+	return hw >= end && p.role.Load().leadsIn(leaderEpoch)
+}
+
 // parkAck parks w, unless the high watermark is there already or never will be, led from here.
 func (p *Partition) parkAck(w ackWait) (err *api.Error, parked bool) {
 	p.waitMu.Lock()
 	defer p.waitMu.Unlock()
-	if p.log.HighWatermark() >= w.offset {
-		return p.ackError(), false
-	}
-	if err := p.gone.Load(); err != nil {
+	hw, r := p.log.HighWatermark(), p.role.Load() // in this order, as in Committed
+	if err := p.gone.Load(); err != nil && hw < w.offset {
 		return err, false
 	}
-	if !p.role.Load().leader {
+	if !r.leadsIn(w.leaderEpoch) {
 		return api.ErrNotLeaderOrFollower, false
+	}
+	if hw >= w.offset {
+		return p.ackError(r), false
 	}
 	p.acks.push(w)
 	p.nAcks.Add(1)
@@ -496,7 +512,8 @@ func (p *Partition) failWaits(err *api.Error) {
 	p.wakeFetches(true)
 }
 
-// SetListener makes f hear of each new high watermark, from the goroutine that moved it; nil ends that. f must not block.
+// SetListener makes f hear of each new high watermark while this broker leads, from the goroutine that moved it; nil ends that.
+// f must not block.
 func (p *Partition) SetListener(f func(hw int64)) {
 	if f == nil {
 		p.listener.Store(nil)

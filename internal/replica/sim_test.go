@@ -413,7 +413,7 @@ func (w *simWorld) produce() {
 			w.nAcked++
 		}
 	})
-	op.Wait(0, p, info.LastOffset+1)
+	op.Wait(0, p, info.LeaderEpoch, info.LastOffset+1)
 	op.Start(time.Hour)
 	p.Wake()
 }

@@ -10,11 +10,13 @@ import (
 	"gregor/internal/api"
 )
 
-// ackWait is a produce's wait on one partition: done once the high watermark has reached offset.
+// ackWait is a produce's wait on one partition: done once the high watermark has reached offset, or the partition is not led in
+// leaderEpoch any more. (A wait for a low watermark ends with the epoch, too, and does not look at it.)
 type ackWait struct {
-	offset int64
-	op     *AckOp
-	index  int
+	offset      int64
+	leaderEpoch int32
+	op          *AckOp
+	index       int
 }
 
 // ackQueue holds the acks=all waits of a partition in offset order. A wait that was given up leaves a gap (no op), and gaps
@@ -101,6 +103,7 @@ type AckOp struct {
 	started bool
 	over    bool
 	timer   *time.Timer
+	until   time.Time // when the timeout is over
 	done    func(errs []*api.Error)
 }
 
@@ -117,10 +120,10 @@ func NewAckOp(n int, done func(errs []*api.Error)) *AckOp {
 }
 
 // Wait parks index i of the operation on p until the high watermark reaches offset, which is the offset after the last
-// record.
-func (op *AckOp) Wait(i int, p *Partition, offset int64) {
+// record. leaderEpoch is that of the append: when another one has come, the record may have been cut off.
+func (op *AckOp) Wait(i int, p *Partition, leaderEpoch int32, offset int64) {
 	op.add(i)
-	err, parked := p.parkAck(ackWait{offset: offset, op: op, index: i})
+	err, parked := p.parkAck(ackWait{offset: offset, leaderEpoch: leaderEpoch, op: op, index: i})
 	if !parked {
 		op.settle(i, err)
 		return
@@ -162,8 +165,22 @@ func (op *AckOp) Start(timeout time.Duration) {
 		op.finishLocked()
 		return
 	}
+	op.until = time.Now().Add(timeout)
 	op.timer = time.AfterFunc(timeout, op.expire)
 	op.mu.Unlock()
+}
+
+// hangupGrace is how long a wait goes on without its client. One that has only closed its own half, after its last request, is
+// nearly always answered within it.
+const hangupGrace = time.Second
+
+// Expire makes the time of the wait be over soon. It may be called at any time after Start.
+func (op *AckOp) Expire() {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	if !op.over {
+		op.timer.Reset(min(hangupGrace, time.Until(op.until)))
+	}
 }
 
 func (op *AckOp) settle(i int, err *api.Error) {

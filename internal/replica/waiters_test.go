@@ -38,7 +38,7 @@ func TestTimedOutAcksAreNotKept(t *testing.T) {
 				}
 				expired.Add(1)
 			})
-			op.Wait(0, p, int64(i+1))
+			op.Wait(0, p, 0, int64(i+1))
 			op.Start(time.Duration(i%7+1) * time.Second)
 			synctest.Wait()
 		}
