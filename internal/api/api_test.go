@@ -60,6 +60,10 @@ func TestCodeAndMessageOfWrappedErrors(t *testing.T) {
 		if CodeOf(err) != code || MessageOf(err) != message {
 			t.Errorf("%v: %d %q, want %d %q", err, CodeOf(err), MessageOf(err), code, message)
 		}
+		said, text := CodeAndMessage(err)
+		if silent := code == 0 || code == CodeUnknownServerError; said != code || (text == nil) != silent || !silent && *text != message {
+			t.Errorf("%v: responses carry %d and text %v", err, said, text)
+		}
 	}
 	f(nil, 0, "")
 	f(ErrInvalidConfig, 40, ErrInvalidConfig.Message)

@@ -120,3 +120,15 @@ func MessageOf(err error) string {
 	}
 	return ErrUnknownServerError.Message
 }
+
+// CodeAndMessage is an error as responses carry it: its code, and its text unless there is nothing to say beside the code.
+func CodeAndMessage(err error) (code int16, message *string) {
+	if err == nil {
+		return CodeNone, nil
+	}
+	code = CodeOf(err)
+	if s := MessageOf(err); s != "" && code != CodeUnknownServerError {
+		message = &s
+	}
+	return code, message
+}

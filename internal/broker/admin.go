@@ -31,6 +31,7 @@ func adminHandlers() map[api.Key]handler {
 		api.AlterUserScramCredentials:   forwarded(),
 		api.UnregisterBroker:            forwarded(),
 		api.UnregisterController:        forwarded(),
+		api.DescribeQuorum:              forwarded(),
 		api.AddRaftVoter:                forwarded(),
 		api.RemoveRaftVoter:             forwarded(),
 		api.CreateAcls:                  forwarded(),
@@ -53,18 +54,6 @@ func adminHandlers() map[api.Key]handler {
 		api.ExpireDelegationToken:   answer((*Broker).tokenRequest),
 		api.DescribeDelegationToken: answer((*Broker).tokenRequest),
 	}
-}
-
-// told is an error as responses carry it: its code, and its text unless there is nothing to say beside the code.
-func told(err error) (code int16, text *string) {
-	if err == nil {
-		return 0, nil
-	}
-	code = api.CodeOf(err)
-	if s := api.MessageOf(err); s != "" && code != api.CodeUnknownServerError {
-		text = &s
-	}
-	return code, text
 }
 
 // nothingToSay is an error message that is there and empty, as Kafka's are in responses whose message may not be null by

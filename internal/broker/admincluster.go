@@ -26,7 +26,7 @@ func (b *Broker) describeCluster(r *network.Request, q *kmsg.DescribeClusterRequ
 		if kind == controllerEndpoint {
 			err = api.WithMessage(api.ErrMismatchedEndpointType, "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER")
 		}
-		resp.ErrorCode, resp.ErrorMessage = told(err)
+		resp.ErrorCode, resp.ErrorMessage = api.CodeAndMessage(err)
 		return resp
 	}
 	image, listener := b.image(), r.Conn.Listener()
@@ -169,10 +169,10 @@ func (b *Broker) describeUserScramCredentials(_ *network.Request, q *kmsg.Descri
 		out.User, out.ErrorMessage = user, nothingToSay()
 		switch {
 		case times[user] > 1:
-			out.ErrorCode, out.ErrorMessage = told(api.WithMessage(api.ErrDuplicateResource,
+			out.ErrorCode, out.ErrorMessage = api.CodeAndMessage(api.WithMessage(api.ErrDuplicateResource,
 				"Cannot describe SCRAM credentials for the same user twice in a single request: %s", user))
 		case known[user] == nil:
-			out.ErrorCode, out.ErrorMessage = told(api.WithMessage(api.ErrResourceNotFound,
+			out.ErrorCode, out.ErrorMessage = api.CodeAndMessage(api.WithMessage(api.ErrResourceNotFound,
 				"Attempt to describe a user credential that does not exist: %s", user))
 		default:
 			out.CredentialInfos = known[user]
@@ -196,7 +196,7 @@ func (b *Broker) describeClientQuotas(_ *network.Request, q *kmsg.DescribeClient
 	resp := q.ResponseKind().(*kmsg.DescribeClientQuotasResponse)
 	exact, specified, err := quotaFilter(q)
 	if err != nil {
-		resp.ErrorCode, resp.ErrorMessage = told(err)
+		resp.ErrorCode, resp.ErrorMessage = api.CodeAndMessage(err)
 		return resp
 	}
 	resp.ErrorMessage = nothingToSay()
@@ -295,6 +295,6 @@ func (b *Broker) describeACLs(_ *network.Request, q *kmsg.DescribeACLsRequest) k
 // effect.
 func ACLsDisabled(q *kmsg.DescribeACLsRequest) kmsg.Response {
 	resp := q.ResponseKind().(*kmsg.DescribeACLsResponse)
-	resp.ErrorCode, resp.ErrorMessage = told(api.WithMessage(api.ErrSecurityDisabled, "No Authorizer is configured on the broker"))
+	resp.ErrorCode, resp.ErrorMessage = api.CodeAndMessage(api.WithMessage(api.ErrSecurityDisabled, "No Authorizer is configured on the broker"))
 	return resp
 }

@@ -49,7 +49,7 @@ func verdicts(named []metadata.Resource, errs []error, said map[metadata.Resourc
 		v, ok := said[r]
 		switch {
 		case errs[i] != nil:
-			v.code, v.message = told(errs[i])
+			v.code, v.message = api.CodeAndMessage(errs[i])
 		case !ok:
 			v.code = api.CodeUnknownServerError
 		}
@@ -295,7 +295,7 @@ func (c Configs) Describe(q *kmsg.DescribeConfigsRequest) kmsg.Response {
 		case err == error(api.ErrUnknownTopicOrPartition):
 			out.ErrorCode = api.ErrUnknownTopicOrPartition.Code
 		case err != nil:
-			out.ErrorCode, out.ErrorMessage = told(err)
+			out.ErrorCode, out.ErrorMessage = api.CodeAndMessage(err)
 		}
 		for _, e := range entries {
 			out.Configs = append(out.Configs, describedConfig(q, r, e))

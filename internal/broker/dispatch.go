@@ -95,11 +95,6 @@ func handlers() map[api.Key]handler {
 
 		api.ConsumerGroupHeartbeat: later((*Broker).consumerGroupHeartbeat),
 		api.ConsumerGroupDescribe:  later((*Broker).consumerGroupDescribe),
-
-		// The cluster.
-		api.DescribeQuorum:  later((*Broker).describeQuorum),
-		api.AddRaftVoter:    later((*Broker).addRaftVoter),
-		api.RemoveRaftVoter: later((*Broker).removeRaftVoter),
 	})
 	return m
 }

@@ -76,7 +76,7 @@ func (m *acls) create(rc *RequestContext, req *kmsg.CreateACLsRequest) (Result, 
 		a := acl{int8(c.ResourceType), c.ResourceName, int8(c.ResourcePatternType), c.Principal, c.Host, int8(c.Operation), int8(c.PermissionType)}
 		out := kmsg.NewCreateACLsResponseResult()
 		err := m.check(a)
-		out.ErrorCode, out.ErrorMessage = wire(err)
+		out.ErrorCode, out.ErrorMessage = api.CodeAndMessage(err)
 		resp.Results = append(resp.Results, out)
 		if _, exists := m.ids.Get(a); err != nil || exists || made[a] {
 			continue
@@ -143,7 +143,7 @@ func (m *acls) delete(rc *RequestContext, req *kmsg.DeleteACLsRequest) (Result, 
 		f := &req.Filters[i]
 		out := kmsg.NewDeleteACLsResponseResult()
 		if err := checkFilter(f); err != nil {
-			out.ErrorCode, out.ErrorMessage = wire(err)
+			out.ErrorCode, out.ErrorMessage = api.CodeAndMessage(err)
 			resp.Results = append(resp.Results, out)
 			continue
 		}

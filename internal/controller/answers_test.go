@@ -107,7 +107,7 @@ func render(resp kmsg.Response) string {
 		slices.SortFunc(r.Topics, func(a, b kmsg.CreatePartitionsResponseTopic) int { return strings.Compare(a.Topic, b.Topic) })
 	case *kmsg.DeleteTopicsResponse:
 		key := func(t kmsg.DeleteTopicsResponseTopic) string {
-			return fmt.Sprint(deref(t.Topic), t.ErrorCode, deref(t.ErrorMessage))
+			return fmt.Sprint(orNull(t.Topic), t.ErrorCode, orNull(t.ErrorMessage))
 		}
 		slices.SortFunc(r.Topics, func(a, b kmsg.DeleteTopicsResponseTopic) int { return strings.Compare(key(a), key(b)) })
 	case *kmsg.AlterClientQuotasResponse:

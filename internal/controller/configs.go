@@ -443,7 +443,7 @@ func (m *configs) incrementalAlter(rc *RequestContext, req *kmsg.IncrementalAlte
 	}, func(i int, err error) {
 		out := kmsg.NewIncrementalAlterConfigsResponseResource()
 		out.ResourceType, out.ResourceName = req.Resources[i].ResourceType, req.Resources[i].ResourceName
-		out.ErrorCode, out.ErrorMessage = wire(err)
+		out.ErrorCode, out.ErrorMessage = api.CodeAndMessage(err)
 		resp.Resources = append(resp.Resources, out)
 	})
 	return m.finish(records, req.ValidateOnly, resp)
@@ -468,7 +468,7 @@ func (m *configs) legacyAlter(rc *RequestContext, req *kmsg.AlterConfigsRequest)
 	}, func(i int, err error) {
 		out := kmsg.NewAlterConfigsResponseResource()
 		out.ResourceType, out.ResourceName = req.Resources[i].ResourceType, req.Resources[i].ResourceName
-		out.ErrorCode, out.ErrorMessage = wire(err)
+		out.ErrorCode, out.ErrorMessage = api.CodeAndMessage(err)
 		resp.Resources = append(resp.Resources, out)
 	})
 	return m.finish(records, req.ValidateOnly, resp)

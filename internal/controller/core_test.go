@@ -65,7 +65,7 @@ func TestRecordVersionsFollowMetadataVersion(t *testing.T) {
 		w.create("t", 2, 2)
 		w.heartbeat(2, true, false)
 		w.heartbeat(1, false, true)
-		if got, want := dump(w.core), dump(w.replayed(w.log.batches)); got != want {
+		if got, want := w.core.Dump(), w.replayed(w.log.batches).Dump(); got != want {
 			t.Errorf("metadata.version %d: replayed state differs:\n%s", mv, diff(got, want))
 		}
 		for _, b := range w.log.batches {
@@ -133,7 +133,7 @@ func TestLostLeadershipLeavesNoTrace(t *testing.T) {
 	w.lead()
 	w.up(1, 2)
 	w.create("kept", 2, 2)
-	before := dump(w.core)
+	before := w.core.Dump()
 	w.hold = true
 	var codes []int16
 	w.send(createRequest("gone", 2, 2), func(resp kmsg.Response, err error) {
@@ -144,11 +144,11 @@ func TestLostLeadershipLeavesNoTrace(t *testing.T) {
 	del.Topics = append(del.Topics, kmsg.DeleteTopicsRequestTopic{Topic: &name})
 	w.send(del, func(resp kmsg.Response, err error) { codes = append(codes, api.CodeOf(err)) })
 	w.send(brokerRequest(3, ""), func(resp kmsg.Response, err error) { codes = append(codes, api.CodeOf(err)) })
-	if dump(w.core) == before {
+	if w.core.Dump() == before {
 		t.Fatal("the requests changed nothing")
 	}
 	w.lose()
-	if after := dump(w.core); after != before {
+	if after := w.core.Dump(); after != before {
 		t.Errorf("state differs:\n%s", diff(before, after))
 	}
 	if want := []int16{41, 41, 41, 41}; !slices.Equal(codes, want) {
@@ -161,7 +161,7 @@ func TestLostLeadershipLeavesNoTrace(t *testing.T) {
 	w.hold = false
 	w.lead()
 	w.create("gone", 2, 2)
-	if got, want := dump(w.core), dump(w.replayed(w.log.batches)); got != want {
+	if got, want := w.core.Dump(), w.replayed(w.log.batches).Dump(); got != want {
 		t.Errorf("replayed state differs:\n%s", diff(got, want))
 	}
 }
@@ -192,7 +192,7 @@ func TestBootstrapIsWrittenAgainWhenItWasLost(t *testing.T) {
 	if got := names(last)[:2]; !slices.Equal(got, []string{"AbortTransactionRecord v0", "BeginTransactionRecord v0"}) {
 		t.Errorf("wrote %v", names(last))
 	}
-	if got, want := dump(w.core), dump(w.replayed(w.log.batches)); got != want {
+	if got, want := w.core.Dump(), w.replayed(w.log.batches).Dump(); got != want {
 		t.Errorf("replayed state differs:\n%s", diff(got, want))
 	}
 }
@@ -203,7 +203,7 @@ func TestOpenTransactionIsAborted(t *testing.T) {
 	w.lead()
 	w.up(1)
 	w.create("kept", 1, 1)
-	before := dump(w.core)
+	before := w.core.Dump()
 	w.lose()
 	topic := message.NewTopicRecord()
 	topic.Name, topic.TopicID = "half", uuid.UUID{7}
@@ -216,11 +216,11 @@ func TestOpenTransactionIsAborted(t *testing.T) {
 		t.Errorf("stable offset %d within a transaction that begins at %d", w.core.stable, w.log.end-2)
 	}
 	w.lead()
-	if after := dump(w.core); after != before {
+	if after := w.core.Dump(); after != before {
 		t.Errorf("state differs:\n%s", diff(before, after))
 	}
 	w.create("half", 1, 1)
-	if got, want := dump(w.core), dump(w.replayed(w.log.batches)); got != want {
+	if got, want := w.core.Dump(), w.replayed(w.log.batches).Dump(); got != want {
 		t.Errorf("replayed state differs:\n%s", diff(got, want))
 	}
 }
@@ -333,12 +333,12 @@ func TestTooLargeABatchIsRefused(t *testing.T) {
 	w := newWorld(t, func(o *Options) { o.MaxBatchBytes = 2000 })
 	w.lead()
 	w.up(1)
-	before, end := dump(w.core), w.log.end
+	before, end := w.core.Dump(), w.log.end
 	resp := ask[*kmsg.CreateTopicsResponse](w, createRequest("large", 100, 1))
 	if got := resp.Topics[0].ErrorCode; got != api.ErrPolicyViolation.Code {
 		t.Errorf("code %d", got)
 	}
-	if after := dump(w.core); after != before || w.log.end != end {
+	if after := w.core.Dump(); after != before || w.log.end != end {
 		t.Errorf("it left a trace:\n%s", diff(before, after))
 	}
 	// What needn't be atomic is cut into as many batches as it takes.
@@ -351,7 +351,7 @@ func TestTooLargeABatchIsRefused(t *testing.T) {
 	if got := len(w.log.batches) - batches; got < 3 {
 		t.Errorf("fencing took %d batches", got)
 	}
-	if got, want := dump(w.core), dump(w.replayed(w.log.batches)); got != want {
+	if got, want := w.core.Dump(), w.replayed(w.log.batches).Dump(); got != want {
 		t.Errorf("replayed state differs:\n%s", diff(got, want))
 	}
 }

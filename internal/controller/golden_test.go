@@ -155,12 +155,12 @@ func TestGoldenLogsReplay(t *testing.T) {
 					w.core.HandleCommit(w.now, b.base, next-1, b.records)
 					records += len(b.records)
 					if ends[next] != nil {
-						states[next] = dump(w.core)
+						states[next] = w.core.Dump()
 					}
 				}
 			}
 			for end, want := range states {
-				if got := dump(load(ends[end], end)); got != want {
+				if got := load(ends[end], end).Dump(); got != want {
 					t.Errorf("%s at %d: snapshot and log differ:\n%s", dir, end, diff(want, got))
 				}
 				compared++

@@ -83,21 +83,9 @@ func clusterOperation(req kmsg.Request) (op int8, guarded bool) {
 	return 0, false
 }
 
-// wire is an error as responses carry it: its code and, where it says more than the code, its text.
-func wire(err error) (code int16, text *string) {
-	if err == nil {
-		return 0, nil
-	}
-	code = api.CodeOf(err)
-	if s := api.MessageOf(err); s != "" && code != api.CodeUnknownServerError {
-		text = &s
-	}
-	return code, text
-}
-
 // ErrorResponse is the response that says that all of a request failed, in the places where its clients look.
 func ErrorResponse(req kmsg.Request, err error) kmsg.Response {
-	code, text := wire(err)
+	code, text := api.CodeAndMessage(err)
 	resp := req.ResponseKind()
 	switch out := resp.(type) {
 	case *kmsg.CreateTopicsResponse:
@@ -209,6 +197,8 @@ func ErrorResponse(req kmsg.Request, err error) kmsg.Response {
 		out.ErrorCode, out.ErrorMessage = code, text
 	case *kmsg.UnregisterControllerResponse:
 		out.ErrorCode, out.ErrorMessage = code, text
+	case *kmsg.DescribeQuorumResponse:
+		out.ErrorCode = code
 	case *kmsg.AddRaftVoterResponse:
 		out.ErrorCode, out.ErrorMessage = code, text
 	case *kmsg.RemoveRaftVoterResponse:

@@ -397,7 +397,7 @@ func (m *topics) electLeaders(req *kmsg.ElectLeadersRequest) (Result, error) {
 	answer := func(out *kmsg.ElectLeadersResponseTopic, index int32, err error) {
 		p := kmsg.NewElectLeadersResponseTopicPartition()
 		p.Partition = index
-		p.ErrorCode, p.ErrorMessage = wire(err)
+		p.ErrorCode, p.ErrorMessage = api.CodeAndMessage(err)
 		out.Partitions = append(out.Partitions, p)
 	}
 	if req.Topics == nil {

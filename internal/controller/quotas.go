@@ -86,13 +86,13 @@ func (m *quotas) alter(req *kmsg.AlterClientQuotasRequest) (Result, error) {
 		at, twice := seen[key]
 		if twice {
 			err := api.WithMessage(api.ErrInvalidRequest, "Ignoring duplicate entity %s", entityText(entity))
-			resp.Entries[at].ErrorCode, resp.Entries[at].ErrorMessage = wire(err)
+			resp.Entries[at].ErrorCode, resp.Entries[at].ErrorMessage = api.CodeAndMessage(err)
 			continue
 		}
 		made, err := m.alterOne(entity, key, e.Ops)
 		records = append(records, made...)
 		out := kmsg.NewAlterClientQuotasResponseEntry()
-		out.ErrorCode, out.ErrorMessage = wire(err)
+		out.ErrorCode, out.ErrorMessage = api.CodeAndMessage(err)
 		for _, p := range entity {
 			x := kmsg.NewAlterClientQuotasResponseEntryEntity()
 			x.Type, x.Name = p.EntityType, p.EntityName

@@ -32,7 +32,7 @@ func (m *topics) alterReassignments(req *kmsg.AlterPartitionAssignmentsRequest) 
 			}
 			p := kmsg.NewAlterPartitionAssignmentsResponseTopicPartition()
 			p.Partition = rp.Partition
-			p.ErrorCode, p.ErrorMessage = wire(err)
+			p.ErrorCode, p.ErrorMessage = api.CodeAndMessage(err)
 			out.Partitions = append(out.Partitions, p)
 		}
 		resp.Topics = append(resp.Topics, out)

@@ -55,13 +55,13 @@ func TestLivingEqualsReplaying(t *testing.T) {
 					return
 				}
 				w.lose()
-				if got, want := dump(w.core), dump(w.replayed(w.log.batches)); got != want {
+				if got, want := w.core.Dump(), w.replayed(w.log.batches).Dump(); got != want {
 					t.Fatalf("after losing leadership:\n%s", diff(got, want))
 				}
 				w.lead()
 			},
 			"": func(t *rapid.T) {
-				if got, want := dump(w.core), dump(w.replayed(w.log.batches)); got != want {
+				if got, want := w.core.Dump(), w.replayed(w.log.batches).Dump(); got != want {
 					t.Fatalf("living and replaying differ:\n%s", diff(got, want))
 				}
 				a.checkInvariants(t)

@@ -65,7 +65,7 @@ func TestScenarios(t *testing.T) {
 				}
 			}
 			if s.w != nil {
-				if got, want := dump(s.w.core), dump(s.w.replayed(s.w.log.batches)); got != want {
+				if got, want := s.w.core.Dump(), s.w.replayed(s.w.log.batches).Dump(); got != want {
 					t.Errorf("replayed state differs:\n%s", diff(got, want))
 				}
 			}

@@ -108,7 +108,7 @@ func (m *scram) alter(rc *RequestContext, req *kmsg.AlterUserSCRAMCredentialsReq
 	for _, user := range order {
 		out := kmsg.NewAlterUserSCRAMCredentialsResponseResult()
 		out.User = user
-		out.ErrorCode, out.ErrorMessage = wire(outcome[user])
+		out.ErrorCode, out.ErrorMessage = api.CodeAndMessage(outcome[user])
 		resp.Results = append(resp.Results, out)
 		if outcome[user] == nil {
 			records = append(records, message.Versioned{Message: change[user]})

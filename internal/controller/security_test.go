@@ -65,7 +65,7 @@ func TestACLs(t *testing.T) {
 	}, "ok", 1)
 	g("all that apply to test", func(f *kmsg.DeleteACLsRequestFilter) { f.ResourceName, f.ResourcePatternType = str("test"), 2 }, "ok", 2)
 	g("the rest", func(*kmsg.DeleteACLsRequestFilter) {}, "ok", 1)
-	if got, want := dump(w.core), dump(w.replayed(w.log.batches)); got != want {
+	if got, want := w.core.Dump(), w.replayed(w.log.batches).Dump(); got != want {
 		t.Errorf("replayed state differs:\n%s", diff(got, want))
 	}
 }
@@ -126,7 +126,7 @@ func TestDelegationTokens(t *testing.T) {
 	if code := expire(-1); code != api.ErrDelegationTokenNotFound.Code {
 		t.Errorf("gone: %d", code)
 	}
-	if got, want := dump(w.core), dump(w.replayed(w.log.batches)); got != want {
+	if got, want := w.core.Dump(), w.replayed(w.log.batches).Dump(); got != want {
 		t.Errorf("replayed state differs:\n%s", diff(got, want))
 	}
 }

@@ -307,7 +307,7 @@ func notCreated(name string, err error) kmsg.CreateTopicsResponseTopic {
 	t := kmsg.NewCreateTopicsResponseTopic()
 	t.Topic, t.NumPartitions, t.ReplicationFactor = name, -1, -1
 	t.Configs = []kmsg.CreateTopicsResponseTopicConfig{} // nil would be null on the wire
-	t.ErrorCode, t.ErrorMessage = wire(err)
+	t.ErrorCode, t.ErrorMessage = api.CodeAndMessage(err)
 	return t
 }
 
@@ -504,7 +504,7 @@ func (m *topics) delete(rc *RequestContext, req *kmsg.DeleteTopicsRequest) (Resu
 	answer := func(name *string, id uuid.UUID, err error) {
 		t := kmsg.NewDeleteTopicsResponseTopic()
 		t.Topic, t.TopicID = name, id
-		t.ErrorCode, t.ErrorMessage = wire(err)
+		t.ErrorCode, t.ErrorMessage = api.CodeAndMessage(err)
 		resp.Topics = append(resp.Topics, t)
 	}
 	var names []string
@@ -603,7 +603,7 @@ func (m *topics) createPartitions(rc *RequestContext, req *kmsg.CreatePartitions
 	answer := func(name string, err error) {
 		t := kmsg.NewCreatePartitionsResponseTopic()
 		t.Topic = name
-		t.ErrorCode, t.ErrorMessage = wire(err)
+		t.ErrorCode, t.ErrorMessage = api.CodeAndMessage(err)
 		resp.Topics = append(resp.Topics, t)
 	}
 	times := make(map[string]int, len(req.Topics))

@@ -23,19 +23,19 @@ func TestLeadershipIsLostWithinATransaction(t *testing.T) {
 				w.core.HandleCommit(w.now, b.base, b.base+max(0, int64(len(b.records))-1), b.records)
 			}
 			w.lose()
-			if got, want := dump(w.core), dump(w.replayed(w.log.batches)); got != want {
+			if got, want := w.core.Dump(), w.replayed(w.log.batches).Dump(); got != want {
 				t.Fatalf("after losing leadership:\n%s", diff(got, want))
 			}
 			w.lead() // and loses it with the abort not committed
 			w.lose()
-			if got, want := dump(w.core), dump(w.replayed(w.log.batches)); got != want {
+			if got, want := w.core.Dump(), w.replayed(w.log.batches).Dump(); got != want {
 				t.Fatalf("after losing leadership again:\n%s", diff(got, want))
 			}
 			w.hold = false
 			w.lead()
 			w.up(1)
 			w.create("t", 1, 1)
-			if got, want := dump(w.core), dump(w.replayed(w.log.batches)); got != want {
+			if got, want := w.core.Dump(), w.replayed(w.log.batches).Dump(); got != want {
 				t.Fatalf("leading again:\n%s", diff(got, want))
 			}
 		})

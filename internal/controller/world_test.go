@@ -283,7 +283,7 @@ func (w *world) create(name string, partitions int32, factor int16) {
 	w.t.Helper()
 	resp := ask[*kmsg.CreateTopicsResponse](w, createRequest(name, partitions, factor))
 	if resp.Topics[0].ErrorCode != 0 {
-		w.t.Fatalf("create %s: %d %v", name, resp.Topics[0].ErrorCode, deref(resp.Topics[0].ErrorMessage))
+		w.t.Fatalf("create %s: %d %v", name, resp.Topics[0].ErrorCode, orNull(resp.Topics[0].ErrorMessage))
 	}
 }
 
@@ -300,8 +300,6 @@ func (w *world) partition(name string, i int32) *partition {
 	return p
 }
 
-func deref(s *string) string { return orNull(s) }
-
 // replayed is a standby that has read the batches given.
 func (w *world) replayed(batches []fakeBatch) *Core {
 	c := NewCore(w.opts, &fakeLog{epoch: -1})
@@ -310,8 +308,6 @@ func (w *world) replayed(batches []fakeBatch) *Core {
 	}
 	return c
 }
-
-func dump(c *Core) string { return c.Dump() }
 
 // diff shows the lines that two dumps don't share.
 func diff(a, b string) string {
