@@ -72,7 +72,7 @@ func New(opts Options, clk clock.Clock, log Log) *Controller {
 // Submit handles a request and calls reply exactly once, from any goroutine, with a response in any case; err says when it
 // should be sent again or elsewhere. The request belongs to the controller until then. It doesn't block.
 func (c *Controller) Submit(rc *RequestContext, req kmsg.Request, reply Reply) {
-	handled := func() {}
+	handled := func(bool) {}
 	if hb, ok := req.(*kmsg.BrokerHeartbeatRequest); ok {
 		at := rc.Received
 		if at.IsZero() {
@@ -80,17 +80,23 @@ func (c *Controller) Submit(rc *RequestContext, req kmsg.Request, reply Reply) {
 		}
 		id, epoch := hb.BrokerID, hb.BrokerEpoch
 		c.tracker.arrived(id, epoch, at, rc.Link)
-		handled = func() { c.tracker.handled(id, epoch, c.clock.Now()) }
+		handled = func(active bool) {
+			if active {
+				c.tracker.handled(id, epoch, c.clock.Now())
+				return
+			}
+			c.tracker.forget(id) // nobody's session ends here
+		}
 	}
 	err := c.post(true, event{
 		do: func(now time.Time) {
 			c.core.Submit(now, rc, req, reply)
-			handled()
+			handled(c.core.Active())
 		},
 		refuse: func() { fail(req, errNotController, reply) },
 	})
 	if err != nil {
-		handled()
+		handled(true)
 		fail(req, err, reply)
 	}
 }

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -217,6 +218,25 @@ func TestDriverAnswersEveryone(t *testing.T) {
 		synctest.Wait()
 		if answered.Load() != sent.Load() || refused.Load() != sent.Load() {
 			t.Errorf("%d sent, %d answered, %d refused", sent.Load(), answered.Load(), refused.Load())
+		}
+	})
+}
+
+// TestStandbyRemembersNoHeartbeats: sessions end only where there is an active controller, and elsewhere they would pile up.
+func TestStandbyRemembersNoHeartbeats(t *testing.T) {
+	w := newWorld(t, nil)
+	c := New(w.opts, clock.System, &quorum{log: fakeLog{epoch: -1}, wake: make(chan struct{}, 1)})
+	defer c.Close(context.Background())
+	for epoch := range int64(3) {
+		hb := kmsg.NewPtrBrokerHeartbeatRequest()
+		hb.BrokerID, hb.BrokerEpoch = 5, epoch
+		if _, err := submit(c, hb); !errors.Is(err, error(api.ErrNotController)) {
+			t.Errorf("a standby answers a heartbeat with %v", err)
+		}
+	}
+	c.await(func(time.Time) {
+		if n := len(c.tracker.sessions); n != 0 {
+			t.Errorf("a standby remembers %d sessions", n)
 		}
 	})
 }
