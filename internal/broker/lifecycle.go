@@ -58,7 +58,7 @@ const (
 	lifecycleFirstBackoff = 100 * time.Millisecond
 	// catchUpPoll is how soon a broker that isn't caught up asks again, if nobody has told it before of new metadata.
 	catchUpPoll = 10 * time.Millisecond
-	// shutdownPoll is how soon a stopping broker asks a second time: moving leaders rarely takes longer.
+	// shutdownPoll is how soon a stopping broker asks a second time: moving leaders rarely takes longer. It doubles each time.
 	shutdownPoll = 50 * time.Millisecond
 )
 
@@ -72,8 +72,11 @@ type LifecycleOptions struct {
 	Listeners   []config.Listener
 	// Unstable adds levels of features that are not for production.
 	Unstable bool
-	// LogDirs are the ids of the log directories that are online; CordonedDirs those that take no new replicas.
-	LogDirs, CordonedDirs []uuid.UUID
+	// LogDirs are the ids of the log directories that are online.
+	LogDirs []uuid.UUID
+	// CordonedDirs gives the ids of those that take no new replicas. It is asked for every heartbeat, and must not call the
+	// Lifecycle.
+	CordonedDirs func() []uuid.UUID
 	// PreviousEpoch is the broker epoch of the life before, if that ended cleanly, else -1.
 	PreviousEpoch int64
 
@@ -97,11 +100,12 @@ type lifecycle struct {
 	ready      bool // to be unfenced: logs are open
 	pending    bool // a request is under way
 	again      bool // send once more as soon as it is answered
-	asked      bool // a shutdown request was answered
+	asks       int  // how many requests to stop were answered
 	failures   int
 	due        time.Time // of the next request
 
 	offline map[uuid.UUID]bool // failed directories; true when the controller knows
+	told    []uuid.UUID        // failed directories in the last heartbeat
 }
 
 // next is the request to send now, or nil with the time at which to ask again (zero: not before something happens).
@@ -161,12 +165,13 @@ func (l *lifecycle) heartbeat() kmsg.Request {
 	q.CurrentMetadataOffset = l.o.MetadataOffset()
 	q.WantFence = !l.ready
 	q.WantShutdown = l.state == PendingControlledShutdown
-	for _, d := range slices.SortedFunc(maps.Keys(l.offline), uuid.UUID.Compare) {
+	l.told = slices.SortedFunc(maps.Keys(l.offline), uuid.UUID.Compare)
+	for _, d := range l.told {
 		q.OfflineLogDirs = append(q.OfflineLogDirs, d)
 	}
 	if l.ready {
 		q.CordonedLogDirs = [][16]byte{} // null would leave what the controller knows
-		for _, d := range l.o.CordonedDirs {
+		for _, d := range l.o.CordonedDirs() {
 			q.CordonedLogDirs = append(q.CordonedLogDirs, d)
 		}
 	}
@@ -193,7 +198,7 @@ func (l *lifecycle) answered(now time.Time, resp kmsg.Response, err error) {
 		}
 		if err == nil {
 			l.failures = 0
-			for d := range l.offline {
+			for _, d := range l.told { // not those that have failed meanwhile
 				l.offline[d] = true
 			}
 			l.heard(now, r)
@@ -233,10 +238,8 @@ func (l *lifecycle) heard(now time.Time, r *kmsg.BrokerHeartbeatResponse) {
 			l.enter(ShuttingDown)
 			return
 		}
-		if !l.asked {
-			wait = shutdownPoll
-		}
-		l.asked = true
+		wait = min(shutdownPoll<<min(l.asks, 20), wait)
+		l.asks++
 	}
 	l.due = now.Add(wait)
 	if l.again {
@@ -382,7 +385,7 @@ func (l *Lifecycle) ReadyToUnfence() {
 func (l *Lifecycle) MetadataAdvanced() {
 	l.mu.Lock()
 	waits := l.core.state == Starting && l.core.registered || l.core.state == Recovery && l.core.ready ||
-		l.core.state == PendingControlledShutdown && l.core.asked
+		l.core.state == PendingControlledShutdown && l.core.asks > 0
 	l.mu.Unlock()
 	if waits {
 		l.do(func(c *lifecycle, now time.Time) { c.hurry(now) })
@@ -399,10 +402,9 @@ func (l *Lifecycle) DirectoryFailed(dir uuid.UUID) {
 	})
 }
 
-// Cordon tells which log directories take no new replicas from now on.
-func (l *Lifecycle) Cordon(dirs []uuid.UUID) {
+// Hurry makes the next heartbeat go out at once: something that it tells has changed, and the controller waits for it.
+func (l *Lifecycle) Hurry() {
 	l.do(func(c *lifecycle, now time.Time) {
-		c.o.CordonedDirs = dirs
 		if c.registered {
 			c.hurry(now)
 		}

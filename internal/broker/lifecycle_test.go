@@ -21,6 +21,7 @@ type fakeController struct {
 	refuse   int // so many requests first
 	leads    int // heartbeats that want to stop until the broker leads nothing
 	down     bool
+	cordoned []uuid.UUID
 }
 
 func (f *fakeController) Forward(_ Client, q kmsg.Request, _ time.Time, reply func(kmsg.Response, error)) {
@@ -54,6 +55,7 @@ func newTestLifecycle(f *fakeController, offset *int64) *Lifecycle {
 	dirs := []uuid.UUID{{15: 200}, {15: 101}}
 	return NewLifecycle(LifecycleOptions{NodeID: 1, ClusterID: "c", Incarnation: uuid.UUID{15: 150}, LogDirs: dirs, PreviousEpoch: 7,
 		Listeners: []config.Listener{{Name: "PLAINTEXT", Host: "h", Port: 9092}}, Controller: f, MetadataOffset: func() int64 { return *offset },
+		CordonedDirs:      func() []uuid.UUID { return f.cordoned },
 		HeartbeatInterval: 2 * time.Second, SessionTimeout: 9 * time.Second, Rand: rand.New(rand.NewPCG(1, 2)), Logger: slog.New(slog.DiscardHandler)})
 }
 
@@ -94,7 +96,8 @@ func TestLifecycleFromStartToStop(t *testing.T) {
 		if hb := f.requests[len(f.requests)-1].(*kmsg.BrokerHeartbeatRequest); len(hb.OfflineLogDirs) != 1 || !l.DirectoryFailureKnown(uuid.UUID{15: 101}) {
 			t.Errorf("the failed directory is not told of: %+v", hb)
 		}
-		l.Cordon([]uuid.UUID{{15: 200}})
+		f.cordoned = []uuid.UUID{{15: 200}}
+		l.Hurry()
 		synctest.Wait()
 		if hb := f.requests[len(f.requests)-1].(*kmsg.BrokerHeartbeatRequest); len(hb.CordonedLogDirs) != 1 || hb.CordonedLogDirs[0][15] != 200 {
 			t.Errorf("the cordoned directory is not told of: %+v", hb)
@@ -103,7 +106,7 @@ func TestLifecycleFromStartToStop(t *testing.T) {
 		if err := l.ControlledShutdown(context.Background()); err != nil || l.State() != ShuttingDown {
 			t.Errorf("shutdown: %v, state %s", err, l.State())
 		}
-		if took := time.Since(before); took != shutdownPoll+2*time.Second {
+		if took := time.Since(before); took != shutdownPoll+2*shutdownPoll {
 			t.Errorf("shutdown took %v", took)
 		}
 		l.Close()
@@ -132,4 +135,33 @@ func TestLifecycleStopsWithoutController(t *testing.T) {
 		}
 		l.Close()
 	})
+}
+
+// TestDirectoryFailsDuringHeartbeat: a directory that fails while a heartbeat is under way is in the next one, and not known to
+// the controller before that is answered.
+func TestDirectoryFailsDuringHeartbeat(t *testing.T) {
+	first, second := uuid.UUID{15: 101}, uuid.UUID{15: 200}
+	now := time.Unix(0, 0)
+	l := lifecycle{state: Running, registered: true, ready: true, offline: map[uuid.UUID]bool{first: false},
+		o: LifecycleOptions{MetadataOffset: func() int64 { return 10 }, CordonedDirs: func() []uuid.UUID { return nil }, HeartbeatInterval: time.Second}}
+	beat := func(meanwhile func()) int {
+		q, _ := l.next(now)
+		hb, ok := q.(*kmsg.BrokerHeartbeatRequest)
+		if !ok {
+			t.Fatalf("request %T", q)
+		}
+		meanwhile()
+		l.answered(now, hb.ResponseKind(), nil)
+		return len(hb.OfflineLogDirs)
+	}
+	n := beat(func() {
+		l.offline[second] = false
+		l.hurry(now)
+	})
+	if n != 1 || !l.offline[first] || l.offline[second] {
+		t.Errorf("after a heartbeat with %d directories the controller knows of %v", n, l.offline)
+	}
+	if n := beat(func() {}); n != 2 || !l.offline[second] {
+		t.Errorf("after a heartbeat with %d directories the controller knows of %v", n, l.offline)
+	}
 }

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"sync"
@@ -100,13 +101,23 @@ func (u *unfenced) Publish(_ *metadata.Delta, img *metadata.Image, _ metadata.Ma
 }
 
 // buryPredecessor tells the controller of this process that the broker's life before this one is over. After a crash its
-// session would last for seconds, and registering be refused as long; but holding the locks of the directories is proof that
+// session would last for seconds, and registering be refused as long; but holding the locks of its directories is proof that
 // no other process lives that life.
 func (n *Node) buryPredecessor() {
-	if b := n.loader.Image().Cluster.Broker(n.cfg.NodeID); b != nil {
+	if b := n.loader.Image().Cluster.Broker(n.cfg.NodeID); b != nil && n.holdsDirectories(b) {
 		n.logger.Info("the broker's last life ended without a goodbye", "broker_epoch", b.Epoch)
 		n.controller.Lost(b.ID, b.Epoch)
 	}
+}
+
+// holdsDirectories says whether this process has the locks of all directories that a broker registered with. A broker of the
+// same id and other directories is another broker, and may live.
+func (n *Node) holdsDirectories(b *metadata.Broker) bool {
+	if len(b.LogDirs) == 0 {
+		return false // the metadata.version is older than directories in registrations
+	}
+	locked := slices.Collect(maps.Values(n.dirIDs))
+	return !slices.ContainsFunc(b.LogDirs, func(d uuid.UUID) bool { return !slices.Contains(locked, d) })
 }
 
 func (n *Node) startLifecycle() error {
@@ -120,20 +131,22 @@ func (n *Node) startLifecycle() error {
 	}
 	n.lifecycle = broker.NewLifecycle(broker.LifecycleOptions{
 		NodeID: n.cfg.NodeID, ClusterID: n.clusterID, Incarnation: incarnation, Rack: n.cfg.Rack, Listeners: n.advertised(),
-		Unstable: n.cfg.UnstableFeatureVersions, LogDirs: dirs, CordonedDirs: n.cordoned(n.live.Current()),
+		Unstable: n.cfg.UnstableFeatureVersions, LogDirs: dirs, CordonedDirs: n.cordoned,
 		PreviousEpoch: log.PreviousBrokerEpoch(n.o.FS, n.cfg.LogDirs), Controller: forwarder{n}, MetadataOffset: n.loader.LastAppliedOffset,
 		HeartbeatInterval: n.cfg.BrokerHeartbeatInterval, SessionTimeout: n.cfg.BrokerSessionTimeout, Rand: n.rand.generator(), Logger: n.logger,
 	})
+	// The lifecycle asks for itself what is cordoned; a change before this is in its next heartbeat.
 	n.live.OnChange(func(was, now *config.Broker) {
 		if !slices.Equal(was.CordonedLogDirs, now.CordonedLogDirs) {
-			n.lifecycle.Cordon(n.cordoned(now))
+			n.lifecycle.Hurry()
 		}
 	})
 	return n.loader.Install(&lifecycleWaker{n.lifecycle})
 }
 
 // cordoned are the ids of the log directories that take no new replicas.
-func (n *Node) cordoned(c *config.Broker) []uuid.UUID {
+func (n *Node) cordoned() []uuid.UUID {
+	c := n.live.Current()
 	var ids []uuid.UUID
 	for _, d := range c.LogDirs {
 		if slices.Contains(c.CordonedLogDirs, d) || slices.Contains(c.CordonedLogDirs, "*") {
@@ -164,6 +177,26 @@ func (p *brokerPublisher) Name() string { return "broker" }
 func (p *brokerPublisher) Publish(d *metadata.Delta, img *metadata.Image, _ metadata.Manifest) {
 	p.n.replicas.Publish(d, img)
 	p.b.Publish(d, img)
+	if othersStop(d, p.n.cfg.NodeID) {
+		// The controller lets them go when all brokers know who leads now.
+		p.n.lifecycle.Hurry()
+	}
+}
+
+// othersStop says whether other brokers than this one have begun to stop with these changes.
+func othersStop(d *metadata.Delta, self int32) bool {
+	if d.Cluster == nil {
+		return false
+	}
+	for id, b := range d.Cluster.Brokers {
+		if b == nil || id == self || b.Fenced || !b.InControlledShutdown {
+			continue
+		}
+		if was := d.Base().Cluster.Broker(id); was == nil || !was.InControlledShutdown {
+			return true
+		}
+	}
+	return false
 }
 
 func (n *Node) openLogs(ctx context.Context) error {

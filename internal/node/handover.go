@@ -28,7 +28,7 @@ func (n *Node) handOver(ctx context.Context) error {
 	defer cancel()
 	bound, giveUp := context.WithCancelCause(bound)
 	defer giveUp(nil)
-	go func() {
+	n.bg.Go(func() {
 		for misses := 0; misses < quorumGoneAfter; {
 			select {
 			case <-bound.Done():
@@ -41,7 +41,7 @@ func (n *Node) handOver(ctx context.Context) error {
 			}
 		}
 		giveUp(errQuorumGone)
-	}()
+	})
 	err := n.lifecycle.ControlledShutdown(bound)
 	if err != nil && errors.Is(context.Cause(bound), errQuorumGone) {
 		return errQuorumGone
