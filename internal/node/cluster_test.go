@@ -152,8 +152,9 @@ func (c *cluster) stop(ids ...int) {
 // leader waits until the running controllers agree on one that leads.
 func (c *cluster) leader() int {
 	c.t.Helper()
-	for end := time.Now().Add(await.Patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		var agreed raft.LeaderAndEpoch
+	var agreed raft.LeaderAndEpoch
+	c.await("a leader that the controllers agree on", func() bool {
+		agreed = raft.LeaderAndEpoch{}
 		same, role := true, raft.Unattached
 		for _, n := range c.nodes {
 			l := n.raft.LeaderAndEpoch()
@@ -165,12 +166,9 @@ func (c *cluster) leader() int {
 				role = n.raft.Stats().Role
 			}
 		}
-		if same && role == raft.Leader {
-			return int(agreed.LeaderID)
-		}
-	}
-	c.t.Fatal("the controllers don't agree on a leader")
-	return 0
+		return same && role == raft.Leader
+	})
+	return int(agreed.LeaderID)
 }
 
 // await waits for a condition.
@@ -361,9 +359,7 @@ func TestVotersAreChangedThroughABroker(t *testing.T) {
 	if r := remove(key); r.ErrorCode != 0 {
 		t.Fatalf("remove: %d %v", r.ErrorCode, deref(r.ErrorMessage))
 	}
-	if n := len(c.nodes[leader].raft.Voters()); n != 2 {
-		t.Fatalf("%d voters", n)
-	}
+	c.await("two voters are left", func() bool { return len(c.nodes[leader].raft.Voters()) == 2 })
 	c.await("added as soon as it has caught up", func() bool {
 		q := kmsg.NewPtrAddRaftVoterRequest()
 		q.ClusterID, q.VoterID, q.VoterDirectoryID, q.AckWhenCommitted = kmsg.StringPtr(clusterTestID), int32(gone), key, true
@@ -374,9 +370,7 @@ func TestVotersAreChangedThroughABroker(t *testing.T) {
 		}
 		return r.ErrorCode == 0
 	})
-	if n := len(c.nodes[leader].raft.Voters()); n != 3 {
-		t.Fatalf("%d voters", n)
-	}
+	c.await("three voters again", func() bool { return len(c.nodes[leader].raft.Voters()) == 3 })
 
 	// Whether a node can be stopped now: the broker has a topic's only replica, and a controller is one of three.
 	c.create(cl, "only-here")

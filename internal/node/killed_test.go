@@ -68,6 +68,7 @@ func TestKilledReplicas(t *testing.T) {
 	w.stop()
 	p.inSync(c, "k", 3)
 	w.check(read(t, c, "k", partitions))
+	p.level(c, "k", partitions)
 	for _, n := range p.nodes {
 		n.signal(syscall.SIGTERM)
 	}
@@ -110,6 +111,31 @@ func (p *procs) inSync(c *client.Client, topic string, n int) {
 			}
 		}
 		return true
+	})
+}
+
+// level waits until the three replicas of each partition of a topic are equally long: a follower in sync may be a fetch behind.
+func (p *procs) level(c *client.Client, topic string, partitions int) {
+	p.t.Helper()
+	await.True(p.t, "replicas of equal length", func() bool {
+		dirs, err := c.DescribeLogDirs(p.t.Context())
+		if err != nil {
+			return false
+		}
+		sizes, replicas := map[int32]int64{}, 0
+		for _, d := range dirs {
+			for _, r := range d.Replicas {
+				if r.Topic != topic {
+					continue
+				}
+				replicas++
+				if size, seen := sizes[r.Partition]; seen && size != r.Size {
+					return false
+				}
+				sizes[r.Partition] = r.Size
+			}
+		}
+		return replicas == 3*partitions
 	})
 }
 

@@ -2,7 +2,9 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -89,17 +91,34 @@ func gregorBinary(t *testing.T) string {
 	return bin
 }
 
-// freePorts are ports that nobody listens on.
+// given are the ports that tests have.
+var given = struct {
+	mu    sync.Mutex // guards ports
+	ports map[int]bool
+}{ports: map[int]bool{}}
+
+// freePorts are ports that nobody listens on, and no test twice. They lie below those that the system gives to connections and
+// to listeners on port 0, so that nobody takes one while its node is down.
 func freePorts(t *testing.T, n int) []int {
 	t.Helper()
+	given.mu.Lock()
+	defer given.mu.Unlock()
 	var ports []int
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	for len(ports) < n {
+		port := 10_000 + rand.IntN(22_000)
+		if given.ports[port] {
+			continue
+		}
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if errors.Is(err, syscall.EADDRINUSE) {
+			continue
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer l.Close() // all at once, so that no port comes twice
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+		l.Close()
+		given.ports[port] = true
+		ports = append(ports, port)
 	}
 	return ports
 }
