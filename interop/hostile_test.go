@@ -61,7 +61,7 @@ func TestHostile(t *testing.T) {
 		if p := resp.(*kmsg.ProduceResponse).Topics[0].Partitions[0]; p.ErrorCode != 0 {
 			t.Errorf("others are not served: error %d", p.ErrorCode)
 		}
-		if took := time.Since(start); took > 5*time.Second {
+		if took := time.Since(start); took > time.Minute {
 			t.Errorf("others wait for %v", took)
 		}
 	}
@@ -363,7 +363,7 @@ func hostileGarbage(t *testing.T, addr string) {
 		}
 		c.Write(b)
 		c.(*net.TCPConn).CloseWrite()
-		c.SetReadDeadline(time.Now().Add(10 * time.Second))
+		c.SetReadDeadline(time.Now().Add(time.Minute))
 		if _, err := io.Copy(io.Discard, c); err != nil {
 			if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
 				t.Errorf("%d bytes of garbage: the connection stays", len(b))

@@ -19,7 +19,8 @@ import (
 // toolScript are commands as one types them, with BOOTSTRAP for the node's address and DIR for a directory of files. What comes
 // before a "|" goes to the tool's standard input, where "\n" ends a line and "\t" is a tab.
 //
-// "sleep" lets the nodes apply a change to themselves, which they do after they have answered.
+// "until" has the next tool run until both nodes show something, or with "until no" don't: they apply a change to themselves
+// after they have answered.
 //
 //	~ in front: lines may come in any order
 //	# in front: numbers may differ
@@ -58,15 +59,15 @@ configs --bootstrap-server BOOTSTRAP --entity-type topics --entity-name nope --a
 configs --bootstrap-server BOOTSTRAP --entity-type topics --entity-name t5 --describe
 ~configs --bootstrap-server BOOTSTRAP --entity-type topics --describe
 configs --bootstrap-server BOOTSTRAP --entity-type brokers --entity-name 1 --alter --add-config log.cleaner.threads=2
-sleep
+until log.cleaner.threads=2
 configs --bootstrap-server BOOTSTRAP --entity-type brokers --entity-name 1 --describe
 configs --bootstrap-server BOOTSTRAP --entity-type brokers --entity-default --alter --add-config log.retention.ms=100000000
-sleep
+until log.retention.ms=100000000
 configs --bootstrap-server BOOTSTRAP --entity-type brokers --entity-default --describe
 configs --bootstrap-server BOOTSTRAP --entity-type brokers --entity-name 1 --describe
 configs --bootstrap-server BOOTSTRAP --entity-type brokers --entity-name 1 --alter --add-config node.id=7
 configs --bootstrap-server BOOTSTRAP --entity-type brokers --entity-default --alter --delete-config log.retention.ms
-sleep
+until no log.retention.ms=100000000
 configs --bootstrap-server BOOTSTRAP --entity-type brokers --entity-name 1 --describe --all
 configs --bootstrap-server BOOTSTRAP --entity-type users --entity-name alice --alter --add-config producer_byte_rate=1024,consumer_byte_rate=2048
 configs --bootstrap-server BOOTSTRAP --entity-type users --entity-default --entity-type clients --entity-name c1 --alter --add-config request_percentage=50
@@ -168,6 +169,9 @@ var toolFiles = map[string]string{
 	"reassign-bad.json": `{"version":1,"partitions":[{"topic":"t1","partition":0,"replicas":[9]}]}`,
 }
 
+// toolPatience is how long anything may take; the machine may be slow.
+const toolPatience = 2 * time.Minute
+
 // TestTools runs Kafka's command-line tools against gregor and against Kafka and compares what they print.
 func TestTools(t *testing.T) {
 	p := startPair(t)
@@ -178,11 +182,11 @@ func TestTools(t *testing.T) {
 		}
 	}
 	boxes := map[*side]*kafka.Toolbox{p.gregor: kafka.NewToolbox(t), p.kafka: kafka.NewToolbox(t)}
-	n := 0
+	n, until := 0, ""
 	for line := range strings.Lines(strings.TrimSpace(toolScript)) {
 		line = strings.TrimSpace(line)
-		if line == "sleep" {
-			time.Sleep(2 * time.Second)
+		if condition, ok := strings.CutPrefix(line, "until "); ok {
+			until = condition
 			continue
 		}
 		if strings.Contains(line, "--group live") && !strings.HasPrefix(line, "#") && p.gregor.kept["live"] == nil {
@@ -197,24 +201,36 @@ func TestTools(t *testing.T) {
 		}
 		stdin = strings.NewReplacer(`\n`, "\n", `\t`, "\t").Replace(stdin)
 		words := strings.Fields(command)
-		texts := map[*side]string{}
-		var mu sync.Mutex
+		run := func() map[*side]string {
+			texts := map[*side]string{}
+			var mu sync.Mutex
+			p.both(func(s *side) {
+				args := slices.Clone(words[1:])
+				for i := range args {
+					args[i] = strings.ReplaceAll(strings.ReplaceAll(args[i], "BOOTSTRAP", s.addr), "DIR", dir)
+				}
+				code, stdout, stderr, err := boxes[s].Run(stdin, words[0], args...)
+				if err != nil {
+					t.Errorf("%s: %s: %v", s.name, line, err)
+					return
+				}
+				text := fmt.Sprintf("exit code %d\n%s\n%s\n", code, s.tidy(stdout, sorted, numbers), s.tidy(stderr, sorted, numbers))
+				mu.Lock()
+				texts[s] = text
+				mu.Unlock()
+			})
+			return texts
+		}
 		start := time.Now()
-		p.both(func(s *side) {
-			args := slices.Clone(words[1:])
-			for i := range args {
-				args[i] = strings.ReplaceAll(strings.ReplaceAll(args[i], "BOOTSTRAP", s.addr), "DIR", dir)
-			}
-			code, stdout, stderr, err := boxes[s].Run(stdin, words[0], args...)
-			if err != nil {
-				t.Errorf("%s: %s: %v", s.name, line, err)
-				return
-			}
-			text := fmt.Sprintf("exit code %d\n%s\n%s\n", code, s.tidy(stdout, sorted, numbers), s.tidy(stderr, sorted, numbers))
-			mu.Lock()
-			texts[s] = text
-			mu.Unlock()
-		})
+		texts := run()
+		for until != "" && len(texts) == 2 && !settled(texts[p.gregor], texts[p.kafka], until) && time.Since(start) < toolPatience {
+			time.Sleep(100 * time.Millisecond)
+			texts = run()
+		}
+		if until != "" && !settled(texts[p.gregor], texts[p.kafka], until) {
+			t.Errorf("%s: waited in vain for %s", line, until)
+		}
+		until = ""
 		if t.Failed() && len(texts) < 2 {
 			return
 		}
@@ -230,6 +246,12 @@ func TestTools(t *testing.T) {
 		}
 	}
 	t.Logf("%d commands", n)
+}
+
+// settled says whether both nodes print the same, with or without what an "until" line says.
+func settled(a, b, until string) bool {
+	what, without := strings.CutPrefix(until, "no ")
+	return a == b && strings.Contains(a, what) != without
 }
 
 // dropUnserved leaves out what gregor does not serve yet.
@@ -261,7 +283,7 @@ func (s *side) tidy(text string, sorted, numbers bool) string {
 func (s *side) live(tb testing.TB) {
 	c := franz(tb, s.addr, kgo.ClientID("member"), kgo.ConsumerGroup("live"), kgo.ConsumeTopics("t1"), kgo.Balancers(kgo.RangeBalancer()),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.InstanceID("i1"), kgo.DisableAutoCommit())
-	ctx, cancel := context.WithTimeout(tb.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(tb.Context(), toolPatience)
 	defer cancel()
 	for seen := 0; seen < 3; {
 		f := c.PollFetches(ctx)

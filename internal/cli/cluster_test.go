@@ -40,7 +40,7 @@ func (s *session) do(stdin, line string) string {
 }
 
 func (s *session) try(stdin, line string) (stdout, stderr string, err error) {
-	return s.run(stdin, line+" --timeout 20s --bootstrap-server "+s.addr)
+	return s.run(stdin, line+" --timeout 2m --bootstrap-server "+s.addr)
 }
 
 // run is try for a line that says by itself which node is meant.

@@ -159,7 +159,7 @@ func runScript(t *testing.T, dir string, controller, broker kind, want []string)
 				got = again
 			}
 		} else {
-			for until := time.Now().Add(5 * time.Second); describes && got != want[i] && time.Now().Before(until); {
+			for until := time.Now().Add(patience); describes && got != want[i] && time.Now().Before(until); {
 				time.Sleep(100 * time.Millisecond)
 				got = run()
 			}
