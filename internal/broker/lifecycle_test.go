@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,7 +19,9 @@ import (
 
 // fakeController answers registrations and heartbeats as a controller would whose log is at offset 10.
 type fakeController struct {
+	mu       sync.Mutex // guards requests
 	requests []kmsg.Request
+
 	refuse   int // so many requests first
 	leads    int // heartbeats that want to stop until the broker leads nothing
 	down     bool
@@ -25,7 +29,9 @@ type fakeController struct {
 }
 
 func (f *fakeController) Forward(_ Client, q kmsg.Request, _ time.Time, reply func(kmsg.Response, error)) {
+	f.mu.Lock()
 	f.requests = append(f.requests, q)
+	f.mu.Unlock()
 	if f.refuse > 0 {
 		f.refuse--
 		reply(nil, api.ErrNotController)
@@ -51,6 +57,19 @@ func (f *fakeController) Forward(_ Client, q kmsg.Request, _ time.Time, reply fu
 	}
 }
 
+// sent are all requests so far.
+func (f *fakeController) sent() []kmsg.Request {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.requests)
+}
+
+// lastHeartbeat is the last request, which must be one.
+func (f *fakeController) lastHeartbeat() *kmsg.BrokerHeartbeatRequest {
+	all := f.sent()
+	return all[len(all)-1].(*kmsg.BrokerHeartbeatRequest)
+}
+
 func newTestLifecycle(f *fakeController, offset *int64) *Lifecycle {
 	dirs := []uuid.UUID{{15: 200}, {15: 101}}
 	return NewLifecycle(LifecycleOptions{NodeID: 1, ClusterID: "c", Incarnation: uuid.UUID{15: 150}, LogDirs: dirs, PreviousEpoch: 7,
@@ -65,7 +84,7 @@ func TestLifecycleFromStartToStop(t *testing.T) {
 		start := time.Now()
 		l := newTestLifecycle(f, &offset)
 		synctest.Wait()
-		reg := f.requests[0].(*kmsg.BrokerRegistrationRequest)
+		reg := f.sent()[0].(*kmsg.BrokerRegistrationRequest)
 		if reg.PreviousBrokerEpoch != 7 || len(reg.LogDirs) != 2 || reg.LogDirs[0][15] != 101 || reg.Listeners[0].Port != 9092 || len(reg.Features) < 6 {
 			t.Errorf("registration %+v", reg)
 		}
@@ -81,25 +100,25 @@ func TestLifecycleFromStartToStop(t *testing.T) {
 			t.Errorf("unfenced after %v: nothing had to be waited for", took)
 		}
 		synctest.Wait()
-		n := len(f.requests)
+		n := len(f.sent())
 		time.Sleep(7 * time.Second)
 		synctest.Wait()
-		if got := len(f.requests) - n; got != 3 {
+		if got := len(f.sent()) - n; got != 3 {
 			t.Errorf("%d heartbeats in 7 s, want 3", got)
 		}
-		hb := f.requests[len(f.requests)-1].(*kmsg.BrokerHeartbeatRequest)
+		hb := f.lastHeartbeat()
 		if hb.WantFence || hb.WantShutdown || hb.CordonedLogDirs == nil {
 			t.Errorf("heartbeat %+v", hb)
 		}
 		l.DirectoryFailed(uuid.UUID{15: 101})
 		synctest.Wait()
-		if hb := f.requests[len(f.requests)-1].(*kmsg.BrokerHeartbeatRequest); len(hb.OfflineLogDirs) != 1 || !l.DirectoryFailureKnown(uuid.UUID{15: 101}) {
+		if hb := f.lastHeartbeat(); len(hb.OfflineLogDirs) != 1 || !l.DirectoryFailureKnown(uuid.UUID{15: 101}) {
 			t.Errorf("the failed directory is not told of: %+v", hb)
 		}
 		f.cordoned = []uuid.UUID{{15: 200}}
 		l.Hurry()
 		synctest.Wait()
-		if hb := f.requests[len(f.requests)-1].(*kmsg.BrokerHeartbeatRequest); len(hb.CordonedLogDirs) != 1 || hb.CordonedLogDirs[0][15] != 200 {
+		if hb := f.lastHeartbeat(); len(hb.CordonedLogDirs) != 1 || hb.CordonedLogDirs[0][15] != 200 {
 			t.Errorf("the cordoned directory is not told of: %+v", hb)
 		}
 		before := time.Now()
