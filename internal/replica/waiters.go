@@ -103,7 +103,7 @@ type AckOp struct {
 	started bool
 	over    bool
 	timer   *time.Timer
-	until   time.Time // when the timeout is over
+	grace   *time.Timer // what is left of the wait since its client hung up, nil while it is there
 	done    func(errs []*api.Error)
 }
 
@@ -165,7 +165,6 @@ func (op *AckOp) Start(timeout time.Duration) {
 		op.finishLocked()
 		return
 	}
-	op.until = time.Now().Add(timeout)
 	op.timer = time.AfterFunc(timeout, op.expire)
 	op.mu.Unlock()
 }
@@ -178,8 +177,8 @@ const hangupGrace = time.Second
 func (op *AckOp) Expire() {
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	if !op.over {
-		op.timer.Reset(min(hangupGrace, time.Until(op.until)))
+	if !op.over && op.grace == nil {
+		op.grace = time.AfterFunc(hangupGrace, op.expire)
 	}
 }
 
@@ -227,8 +226,10 @@ func (op *AckOp) expire() {
 // finishLocked unlocks op.mu and calls done.
 func (op *AckOp) finishLocked() {
 	op.over = true
-	if op.timer != nil {
-		op.timer.Stop()
+	for _, t := range []*time.Timer{op.timer, op.grace} {
+		if t != nil {
+			t.Stop()
+		}
 	}
 	op.mu.Unlock()
 	op.done(op.errs)
