@@ -326,7 +326,6 @@ func (cl *cluster) electPreferred(topic string) error {
 // and the death and return of the active controller's node with them. The metadata is snapshotted often, so that a start is one
 // from a snapshot.
 func (b *bench) quorumPartitions(k kind, n int) error {
-	const perTopic = 100
 	name := fmt.Sprintf("quorum-partitions-%d", n)
 	if !b.wants(name) {
 		return nil
@@ -344,10 +343,7 @@ func (b *bench) quorumPartitions(k kind, n int) error {
 	if err := c.patience(adminTimeout); err != nil {
 		return err
 	}
-	var names []string
-	for i := range (b.scaledCount(n) + perTopic - 1) / perTopic {
-		names = append(names, fmt.Sprintf("t%04d", i))
-	}
+	names := b.topicsFor(n)
 	if err := b.settle(nil); err != nil {
 		return err
 	}

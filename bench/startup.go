@@ -120,9 +120,19 @@ func (b *bench) idle(s *server, name string) error {
 	return nil
 }
 
+// perTopic is how many partitions a topic has where there are many.
+const perTopic = 100
+
+// topicsFor names the topics for n partitions.
+func (b *bench) topicsFor(n int) (names []string) {
+	for i := range (b.scaledCount(n) + perTopic - 1) / perTopic {
+		names = append(names, fmt.Sprintf("t%04d", i))
+	}
+	return names
+}
+
 // partitions measures a node with n empty partitions, 100 to a topic: restarts after a clean stop and after a crash.
 func (b *bench) partitions(k kind, n int) error {
-	const perTopic = 100
 	base := fmt.Sprintf("partitions-%d", n)
 	if !b.wants(base) {
 		return nil
@@ -142,10 +152,7 @@ func (b *bench) partitions(k kind, n int) error {
 	if err := c.patience(adminTimeout); err != nil {
 		return err
 	}
-	var names []string
-	for i := range (b.scaledCount(n) + perTopic - 1) / perTopic {
-		names = append(names, fmt.Sprintf("t%04d", i))
-	}
+	names := b.topicsFor(n)
 	stop := b.profile(s, base+"-create")
 	begin := time.Now()
 	ts, err := c.createTopics(names, perTopic, 1)
