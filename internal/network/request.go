@@ -65,7 +65,7 @@ func (r *Request) Close(err error) {
 
 // Parked is what a request waits for.
 type Parked interface {
-	// Expire ends the wait as if its time were over.
+	// Expire ends the wait, now or soon, as if its time were over.
 	Expire()
 }
 
