@@ -449,10 +449,7 @@ func (l *Log) writeAt(seg *segment, b []byte, pos int64) error {
 		return nil
 	}
 	l.cutTo, seg.reserved = pos, 0
-	if terr := f.Truncate(pos); terr == nil {
-		l.cutTo = -1
-	}
-	return l.ioError("append to", err)
+	return l.ioError("append to", errors.Join(err, l.repairTail()))
 }
 
 // ready does what must have been done before bytes may be appended. mu is held.
@@ -467,6 +464,9 @@ func (l *Log) ready() error {
 }
 
 // repairTail cuts off what a failed write left behind. mu is held.
+//
+// The cut is synced before the log goes on: after a crash, batches of the failed write could otherwise stand behind those that
+// have been written over it, with offsets and epochs that other replicas gave to other records.
 func (l *Log) repairTail() error {
 	if l.cutTo < 0 {
 		return nil
@@ -474,7 +474,9 @@ func (l *Log) repairTail() error {
 	seg := l.active()
 	f, err := seg.open(l.e.files)
 	if err == nil {
-		err = f.Truncate(l.cutTo)
+		if err = f.Truncate(l.cutTo); err == nil {
+			err = f.Sync()
+		}
 		seg.release(l.e.files)
 	}
 	if err != nil {

@@ -538,10 +538,17 @@ func TestTornWriteIsCutOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.fs = vfs.Inject(w.fs, plan)
+	var ops []vfs.OpKind
+	w.fs = vfs.Hook(vfs.Inject(w.fs, plan), func(op vfs.Op) error {
+		if strings.HasSuffix(op.Path, ".log") && op.Kind.Changes() {
+			ops = append(ops, op.Kind)
+		}
+		return nil
+	})
 	w.open()
 	l := w.log("a")
 	mustAppend(t, l, batch(w.now(), "one"))
+	ops = nil
 	for range 3 {
 		_, err := l.Append(batch(w.now(), "two"), AppendOptions{})
 		code(t, err, api.ErrKafkaStorageError)
@@ -549,6 +556,9 @@ func TestTornWriteIsCutOff(t *testing.T) {
 	mustAppend(t, l, batch(w.now(), "three"))
 	if got := values(t, l, 0, ReadLogEnd); fmt.Sprint(got) != "[0:one 1:three]" {
 		t.Error(got)
+	}
+	if want := "[write truncate truncate truncate truncate sync write]"; fmt.Sprint(ops) != want {
+		t.Errorf("operations %v, want %s: what was cut must not come back behind new batches", ops, want)
 	}
 }
 
