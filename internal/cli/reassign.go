@@ -184,24 +184,37 @@ func racksOf(cluster *client.Cluster, ids []int32, noRacks bool) (map[int32]stri
 	return racks, nil
 }
 
-// reassignmentFile is the flag that names the file with the moves.
-func reassignmentFile(cmd *cobra.Command) func(*Env) (*reassignment, error) {
+// onReassignment gives cmd the flag that names the file with the moves, and makes it do act with what the file says, by way of
+// what c names and use allows. check looks at the moves before the cluster is asked for anything.
+func (c *connection) onReassignment(cmd *cobra.Command, e *Env, use func(*cobra.Command) error, check func(*reassignment) error, act func(context.Context, *reassigner, *reassignment) error) {
 	file := cmd.Flags().StringP("reassignment-json-file", "f", "", "the `file` with the new assignment")
-	return func(e *Env) (*reassignment, error) {
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := use(cmd); err != nil {
+			return err
+		}
 		if *file == "" {
-			return nil, usageError(cmd, "name the file with --reassignment-json-file")
+			return usageError(cmd, "name the file with --reassignment-json-file")
 		}
 		text, err := readFile(e, *file)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		r, err := parseReassignment(text)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", *file, err)
+			return fmt.Errorf("%s: %w", *file, err)
 		}
-		return r, nil
+		if err := check(r); err != nil {
+			return err
+		}
+		return c.do(cmd.Context(), e, func(ctx context.Context, cl *client.Client) error {
+			return act(ctx, &reassigner{e: e, cl: cl, controllers: c.controllers != ""}, r)
+		})
 	}
 }
+
+func (c *connection) anyNode(*cobra.Command) error { return nil }
+
+func anyReassignment(*reassignment) error { return nil }
 
 func newReassignExecute(e *Env, c *connection) *cobra.Command {
 	var additional, keepFactor bool
@@ -215,23 +228,9 @@ func newReassignExecute(e *Env, c *connection) *cobra.Command {
 With a throttle, run verify when the moves are over: it takes the throttle off.`,
 		Args: need(0, 0, ""),
 	}
-	file := reassignmentFile(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := c.brokersOnly(cmd); err != nil {
-			return err
-		}
-		r, err := file(e)
-		if err != nil {
-			return err
-		}
-		if err := r.check(); err != nil {
-			return err
-		}
-		return c.do(cmd.Context(), e, func(ctx context.Context, cl *client.Client) error {
-			x := &reassigner{e: e, cl: cl}
-			return x.execute(ctx, r, additional, keepFactor, throttle, dirThrottle, wait)
-		})
-	}
+	c.onReassignment(cmd, e, c.brokersOnly, (*reassignment).check, func(ctx context.Context, x *reassigner, r *reassignment) error {
+		return x.execute(ctx, r, additional, keepFactor, throttle, dirThrottle, wait)
+	})
 	f := cmd.Flags()
 	f.BoolVar(&additional, "additional", false, "besides moves that are under way, or to change their throttle")
 	f.Int64Var(&throttle, "throttle", -1, "most `bytes` a second between brokers")
@@ -248,20 +247,9 @@ func newReassignVerify(e *Env, c *connection) *cobra.Command {
 		Short: "Tell whether moves are over, and take their throttles off then",
 		Args:  need(0, 0, ""),
 	}
-	file := reassignmentFile(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := c.brokersOnly(cmd); err != nil {
-			return err
-		}
-		r, err := file(e)
-		if err != nil {
-			return err
-		}
-		return c.do(cmd.Context(), e, func(ctx context.Context, cl *client.Client) error {
-			x := &reassigner{e: e, cl: cl}
-			return x.verify(ctx, r, keep)
-		})
-	}
+	c.onReassignment(cmd, e, c.brokersOnly, anyReassignment, func(ctx context.Context, x *reassigner, r *reassignment) error {
+		return x.verify(ctx, r, keep)
+	})
 	cmd.Flags().BoolVar(&keep, "preserve-throttles", false, "leave the throttles on")
 	return cmd
 }
@@ -323,17 +311,9 @@ func newReassignCancel(e *Env, c *connection) *cobra.Command {
 		Short: "Take back moves that are under way",
 		Args:  need(0, 0, ""),
 	}
-	file := reassignmentFile(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		r, err := file(e)
-		if err != nil {
-			return err
-		}
-		return c.do(cmd.Context(), e, func(ctx context.Context, cl *client.Client) error {
-			x := &reassigner{e: e, cl: cl, controllers: c.controllers != ""}
-			return x.cancel(ctx, r, keep, wait)
-		})
-	}
+	c.onReassignment(cmd, e, c.anyNode, anyReassignment, func(ctx context.Context, x *reassigner, r *reassignment) error {
+		return x.cancel(ctx, r, keep, wait)
+	})
 	f := cmd.Flags()
 	f.BoolVar(&keep, "preserve-throttles", false, "leave the throttles on")
 	f.DurationVar(&wait, "move-timeout", 10*time.Second, "how long to wait until moves between directories can be taken back")
