@@ -42,6 +42,7 @@ var rooms = []room{
 	{"internal/security", "decides who may do what; asked by those above"},
 	{"internal/log", "stores batches; knows nothing of leaders, followers or requests"},
 	{"internal/timeline", "values that can go back; pure data structures"},
+	{"internal/pmap", "maps that share what is equal between versions; a pure data structure"},
 	{"client", "public: what it imports becomes a promise, so only formats and codes"},
 	{"internal/api", "keys, versions, codes and codecs of requests"},
 	{"internal/message", "codecs of records of the metadata log and the coordinators"},

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"gregor/internal/message"
-	"gregor/internal/metadata/pmap"
+	"gregor/internal/pmap"
 )
 
 // Types of config resources, as on the wire.

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"gregor/internal/message"
-	"gregor/internal/metadata/pmap"
+	"gregor/internal/pmap"
 	"gregor/internal/uuid"
 )
 

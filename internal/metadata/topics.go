@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"gregor/internal/message"
-	"gregor/internal/metadata/pmap"
+	"gregor/internal/pmap"
 	"gregor/internal/uuid"
 )
 
