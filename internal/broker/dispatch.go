@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"gregor/internal/api"
+	"gregor/internal/coordinator"
 	"gregor/internal/log"
 	"gregor/internal/network"
 )
@@ -45,7 +46,8 @@ func later[Q kmsg.Request](f func(b *Broker, r *network.Request, q Q, reply func
 func (b *Broker) Handle(r *network.Request) {
 	defer func() {
 		if v := recover(); v != nil {
-			if _, ok := v.(*log.Broken); ok {
+			switch v.(type) {
+			case *log.Broken, *coordinator.Broken:
 				panic(v)
 			}
 			b.logger.Error("panic in a request handler", slog.String("api", r.Key.String()), slog.Int("version", int(r.Version)),

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"gregor/internal/api"
+	"gregor/internal/coordinator"
 	"gregor/internal/log"
 	"gregor/internal/network"
 )
@@ -14,7 +15,7 @@ func TestPanicsOfHandlers(t *testing.T) {
 	for _, c := range []struct {
 		value any
 		stops bool
-	}{{"a bad request", false}, {&log.Broken{Value: "half an append"}, true}} {
+	}{{"a bad request", false}, {&log.Broken{Value: "half an append"}, true}, {&coordinator.Broken{Value: "half a rebalance"}, true}} {
 		b := &Broker{logger: slog.New(slog.DiscardHandler), handlers: map[api.Key]handler{
 			api.Metadata: func(*Broker, *network.Request) { panic(c.value) }}}
 		stopped := func() (stopped bool) {

@@ -18,6 +18,9 @@
 // log, and until that is done operations are answered with COORDINATOR_LOAD_IN_PROGRESS. Unload fails what waits with
 // NOT_COORDINATOR and forgets the state. A partition that was never loaded answers NOT_COORDINATOR.
 //
+// A panic inside a shard, in a core, a timer or a continuation, stops the process (Broken): half a step would otherwise go on
+// deciding for every group of the partition.
+//
 // Invariants: records reach the log in the order in which they were applied; the records of one atomic operation share one
 // batch; the offsets that the core saw in Replay are those in the log (if an append lands anywhere else, the shard reloads
 // itself); continuations run once, in the order of the log within a shard as long as they are in one batch.

@@ -157,6 +157,7 @@ func (s *shard[C, R]) highWatermark(hw int64) {
 
 // run works off the mailbox, with running held, until there is nothing more to do or somebody else carries on.
 func (s *shard[C, R]) run() {
+	defer s.raise()
 	for {
 		s.mu.Lock()
 		events := s.queue
