@@ -93,10 +93,7 @@ func (c *Client) FeaturesAsOf(ctx context.Context) ([]Feature, int64, error) {
 func (c *Client) FeaturesOf(ctx context.Context, broker int32) ([]Feature, error) {
 	ctx, cancel := c.deadline(ctx)
 	defer cancel()
-	if err := c.retry(ctx, c.knowBrokers); err != nil {
-		return nil, err
-	}
-	cn, err := c.pool.get(ctx, connKey{broker, forRequests})
+	cn, err := c.connToBroker(ctx, broker)
 	if err != nil {
 		return nil, err
 	}
@@ -115,10 +112,7 @@ func (c *Client) UnregisterBroker(ctx context.Context, id int32) error {
 func (c *Client) APIVersions(ctx context.Context, broker int32) (map[int16][2]int16, error) {
 	ctx, cancel := c.deadline(ctx)
 	defer cancel()
-	if err := c.retry(ctx, c.knowBrokers); err != nil {
-		return nil, err
-	}
-	cn, err := c.pool.get(ctx, connKey{broker, forRequests})
+	cn, err := c.connToBroker(ctx, broker)
 	if err != nil {
 		return nil, err
 	}

@@ -158,9 +158,6 @@ func (c *Client) onBrokersOf(ctx context.Context, resources []Resource, f func(c
 			if err != nil {
 				return fmt.Errorf("broker id %q is not a number", r.Name)
 			}
-			if err := c.retry(ctx, c.knowBrokers); err != nil {
-				return err
-			}
 			node = int32(id)
 		}
 		groups[node] = append(groups[node], r)

@@ -143,9 +143,6 @@ func CompareReplicas(a, b Replica) int {
 func (c *Client) MoveReplicas(ctx context.Context, dirs map[Replica]string) ([]ReplicaResult, error) {
 	ctx, cancel := c.deadline(ctx)
 	defer cancel()
-	if err := c.retry(ctx, c.knowBrokers); err != nil {
-		return nil, err
-	}
 	byBroker := map[int32]map[string][]TopicPartition{}
 	for r, dir := range dirs {
 		if byBroker[r.Broker] == nil {

@@ -37,9 +37,14 @@ type Options struct {
 	RequestTimeout time.Duration
 	// ConnectTimeout bounds dialling and negotiating versions. Default 10 s.
 	ConnectTimeout time.Duration
-	// RetryBackoff to RetryBackoffMax is the pause before a request is tried again, doubling, with 20 % of jitter. Default 100 ms
-	// to 1 s. The same for dialling a broker whose connection was lost.
+	// RetryBackoff to RetryBackoffMax is the pause before a request is tried again, doubling, with 20 % of jitter
+	// (retry.backoff.ms, retry.backoff.max.ms). Default 100 ms to 1 s.
 	RetryBackoff, RetryBackoffMax time.Duration
+	// ReconnectBackoff to ReconnectBackoffMax is the pause before a broker that couldn't be reached is dialled again, doubling,
+	// with 20 % of jitter (reconnect.backoff.ms, reconnect.backoff.max.ms). Default 50 ms to 1 s.
+	ReconnectBackoff, ReconnectBackoffMax time.Duration
+	// MaxResponseBytes bounds a response of a broker. What is larger ends the connection. Default 512 MiB.
+	MaxResponseBytes int
 	// MetadataMaxAge is how long what is known of a topic is believed without a failure. Default 5 min.
 	MetadataMaxAge time.Duration
 	// Rand draws jitter and partitions. Default is seeded at random.
@@ -57,7 +62,12 @@ func (o *Options) setDefaults() {
 	def(&o.ConnectTimeout, 10*time.Second)
 	def(&o.RetryBackoff, 100*time.Millisecond)
 	def(&o.RetryBackoffMax, time.Second)
+	def(&o.ReconnectBackoff, 50*time.Millisecond)
+	def(&o.ReconnectBackoffMax, time.Second)
 	def(&o.MetadataMaxAge, 5*time.Minute)
+	if o.MaxResponseBytes <= 0 {
+		o.MaxResponseBytes = maxResponse
+	}
 	if o.ClientID == "" {
 		o.ClientID = "gregor"
 	}
@@ -145,11 +155,12 @@ func (c *Client) deadline(ctx context.Context) (context.Context, context.CancelF
 func (c *Client) backoff(attempt int) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return backoff(&c.o, c.rand, attempt)
+	return backoff(c.o.RetryBackoff, c.o.RetryBackoffMax, c.rand, attempt)
 }
 
-func backoff(o *Options, r *rand.Rand, attempt int) time.Duration {
-	d := min(o.RetryBackoff<<min(attempt, 20), o.RetryBackoffMax)
+// backoff is the pause before the given attempt: from low, doubling, to high, with jitter of a fifth either way.
+func backoff(low, high time.Duration, r *rand.Rand, attempt int) time.Duration {
+	d := min(low<<min(attempt, 20), high)
 	return time.Duration(float64(d) * (0.8 + 0.4*r.Float64()))
 }
 

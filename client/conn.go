@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bufio"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -13,8 +14,12 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// maxResponse bounds a response's size before it is allocated.
-const maxResponse = 512 << 20
+const (
+	// maxResponse is the default bound of a response's size.
+	maxResponse = 512 << 20
+	// trustedResponse is how much of a response is allocated on the word of its size field; what is larger grows as it comes.
+	trustedResponse = 64 << 20
+)
 
 var errTimeout = errors.New("no answer in time")
 
@@ -22,7 +27,10 @@ var errTimeout = errors.New("no answer in time")
 // order of the requests. One goroutine reads.
 type conn struct {
 	nc       net.Conn
+	in       *bufio.Reader
 	addr     string
+	largest  int // response
+	node     *nodeState
 	format   *kmsg.RequestFormatter
 	versions map[int16]versionRange // set before others see the conn
 	features []Feature
@@ -52,8 +60,11 @@ type reply struct {
 }
 
 // newConn wraps a connection; whoever makes it runs read.
-func newConn(nc net.Conn, addr, clientID string) *conn {
-	return &conn{nc: nc, addr: addr, format: kmsg.NewRequestFormatter(kmsg.FormatterClientID(clientID))}
+func newConn(nc net.Conn, addr string, node *nodeState, o *Options) *conn {
+	return &conn{
+		nc: nc, in: bufio.NewReaderSize(nc, 16<<10), addr: addr, node: node, largest: o.MaxResponseBytes,
+		format: kmsg.NewRequestFormatter(kmsg.FormatterClientID(o.ClientID)),
+	}
 }
 
 // send writes a request and returns where its answer will come. noReply is for produce requests without acks.
@@ -113,11 +124,22 @@ func (c *conn) roundTrip(ctx context.Context, req kmsg.Request, resp kmsg.Respon
 	if err != nil {
 		return err
 	}
+	return c.decode(req, resp, body)
+}
+
+// decode reads an answer at the version of its request, and takes note of a throttle time in it.
+func (c *conn) decode(req kmsg.Request, resp kmsg.Response, body []byte) error {
 	resp.SetVersion(req.GetVersion())
 	if err := resp.ReadFrom(body); err != nil {
 		err = &errConn{"read from", c.addr, fmt.Errorf("%s v%d response: %w", kmsg.NameForKey(req.Key()), req.GetVersion(), err)}
 		c.fail(err)
 		return err
+	}
+	if t, ok := resp.(kmsg.ThrottleResponse); ok {
+		// Before KIP-219 the broker has held the answer back itself.
+		if ms, after := t.Throttle(); ms > 0 && after {
+			c.node.throttle(time.Now().Add(time.Duration(ms) * time.Millisecond))
+		}
 	}
 	return nil
 }
@@ -125,18 +147,18 @@ func (c *conn) roundTrip(ctx context.Context, req kmsg.Request, resp kmsg.Respon
 func (c *conn) read() {
 	var head [8]byte
 	for {
-		if _, err := io.ReadFull(c.nc, head[:]); err != nil {
+		if _, err := io.ReadFull(c.in, head[:]); err != nil {
 			c.fail(c.readError(err))
 			return
 		}
 		size := int32(binary.BigEndian.Uint32(head[:4]))
-		if size < 4 || size > maxResponse {
+		if size < 4 || int(size) > c.largest {
 			c.fail(&errConn{"read from", c.addr, fmt.Errorf("response of %d bytes", size)})
 			return
 		}
 		id := int32(binary.BigEndian.Uint32(head[4:]))
-		body := make([]byte, size-4)
-		if _, err := io.ReadFull(c.nc, body); err != nil {
+		body, err := readBody(c.in, int(size-4))
+		if err != nil {
 			c.fail(c.readError(err))
 			return
 		}
@@ -165,6 +187,21 @@ func (c *conn) read() {
 			}
 		}
 		k.reply <- reply{body: body}
+	}
+}
+
+// readBody reads n bytes. It allocates no more than trustedResponse ahead of what has really come.
+func readBody(r io.Reader, n int) ([]byte, error) {
+	body := make([]byte, min(n, trustedResponse))
+	have := 0
+	for {
+		m, err := io.ReadFull(r, body[have:])
+		if have += m; err != nil || have == n {
+			return body, err
+		}
+		grown := make([]byte, min(n, 2*have))
+		copy(grown, body)
+		body = grown
 	}
 }
 

@@ -54,6 +54,7 @@ var (
 	NonEmptyGroup           = errorFor(68)
 	ReplicaNotAvailable     = errorFor(9)
 	ElectionNotNeeded       = errorFor(84)
+	rebootstrapRequired     = errorFor(129)
 )
 
 // ErrClosed is returned by everything after Close.

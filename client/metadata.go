@@ -3,6 +3,7 @@ package client
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -129,6 +130,11 @@ func (c *Client) fetchMetadata(ctx context.Context, topics []string, create bool
 		return nil, err
 	}
 	if err := errorOf(resp.ErrorCode, nil); err != nil {
+		if errors.Is(err, rebootstrapRequired) {
+			// The broker isn't one of the cluster any more, so neither may be what it told before (KIP-1102).
+			c.pool.setBrokers(nil)
+			return nil, &errConn{"metadata from", "a broker", errors.New("it is not one of the cluster any more")}
+		}
 		return nil, err
 	}
 	m := &Metadata{ControllerID: resp.ControllerID}
@@ -176,6 +182,14 @@ func (m *metadataCache) put(md *Metadata, until time.Time) {
 			delete(m.topics, t.Name)
 			continue
 		}
+		// A broker that is behind must not undo what is known already.
+		if old := m.topics[t.Name]; old != nil && old.ID == t.ID {
+			for i := range min(len(old.Partitions), len(t.Partitions)) {
+				if o := &old.Partitions[i]; o.ID == t.Partitions[i].ID && o.LeaderEpoch > t.Partitions[i].LeaderEpoch {
+					t.Partitions[i].Leader, t.Partitions[i].LeaderEpoch = o.Leader, o.LeaderEpoch
+				}
+			}
+		}
 		m.topics[t.Name] = &cachedTopic{t, until}
 	}
 }
@@ -188,6 +202,30 @@ func (m *metadataCache) get(name string) (*Topic, bool) {
 		return nil, false
 	}
 	return &t.Topic, true
+}
+
+// hint takes over what an error in a Produce or Fetch answer says of a partition's leader (KIP-951). It is false if that is no
+// news, so that metadata has to be asked.
+func (m *metadataCache) hint(tp TopicPartition, leader, epoch int32) bool {
+	if leader < 0 {
+		return false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t := m.topics[tp.Topic]
+	if t == nil {
+		return false
+	}
+	i, ok := slices.BinarySearchFunc(t.Partitions, tp.Partition, func(p Partition, id int32) int { return cmp.Compare(p.ID, id) })
+	if !ok || t.Partitions[i].LeaderEpoch >= epoch {
+		return false
+	}
+	// Others may hold the old view.
+	next := *t
+	next.Partitions = slices.Clone(t.Partitions)
+	next.Partitions[i].Leader, next.Partitions[i].LeaderEpoch, next.Partitions[i].Err = leader, epoch, nil
+	m.topics[tp.Topic] = &next
+	return true
 }
 
 // topicInfo is one try at getting a topic from the cache or a broker.
@@ -251,18 +289,6 @@ func byTopic(tps []TopicPartition) map[string][]int32 {
 }
 
 func sortedKeys[M ~map[K]V, K cmp.Ordered, V any](m M) []K { return slices.Sorted(maps.Keys(m)) }
-
-// knowBrokers makes sure that brokers can be found by id.
-func (c *Client) knowBrokers(ctx context.Context) error {
-	c.meta.mu.Lock()
-	known := len(c.meta.brokers) > 0
-	c.meta.mu.Unlock()
-	if known {
-		return nil
-	}
-	_, err := c.fetchMetadata(ctx, []string{}, false)
-	return err
-}
 
 // Brokers lists the cluster's brokers.
 func (c *Client) Brokers(ctx context.Context) ([]Broker, error) {

@@ -31,9 +31,36 @@ type pool struct {
 	last   purpose
 	addrs  map[int32]string // of the brokers, from metadata
 	slots  map[connKey]*slot
+	nodes  map[int32]*nodeState
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup // dials under way and readers of connections
+}
+
+// nodeState is what all connections to a node share.
+type nodeState struct {
+	mu        sync.Mutex
+	throttled time.Time // guarded by mu: nothing is to be sent before
+}
+
+func (n *nodeState) throttle(until time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if until.After(n.throttled) {
+		n.throttled = until
+	}
+}
+
+// await waits until the node may be sent something: a broker whose quota was exceeded says for how long it wants to be left
+// alone (KIP-219).
+func (n *nodeState) await(ctx context.Context) error {
+	n.mu.Lock()
+	d := time.Until(n.throttled)
+	n.mu.Unlock()
+	if d > 0 && !sleep(ctx, d) {
+		return context.Cause(ctx)
+	}
+	return nil
 }
 
 // slot is one connection, or what stands for it while there's none.
@@ -46,7 +73,7 @@ type slot struct {
 }
 
 func newPool(o *Options) *pool {
-	p := &pool{o: o, addrs: map[int32]string{}, slots: map[connKey]*slot{}, rand: rand.New(rand.NewPCG(o.Rand.Uint64(), o.Rand.Uint64()))}
+	p := &pool{o: o, addrs: map[int32]string{}, slots: map[connKey]*slot{}, nodes: map[int32]*nodeState{}, rand: rand.New(rand.NewPCG(o.Rand.Uint64(), o.Rand.Uint64()))}
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())
 	for i, s := range o.Seeds {
 		p.addrs[int32(-1-i)] = s
@@ -199,7 +226,7 @@ func (p *pool) dial(k connKey, s *slot, addr string) {
 	if err != nil {
 		err = &errConn{"connect to", addr, err}
 	} else {
-		c = newConn(nc, addr, p.o.ClientID)
+		c = newConn(nc, addr, p.node(k.node), p.o)
 		p.wg.Go(c.read)
 		if err = c.negotiate(ctx, p.o.ConnectTimeout); err != nil {
 			if ctx.Err() != nil {
@@ -225,7 +252,7 @@ func (p *pool) dial(k connKey, s *slot, addr string) {
 	s.conn, s.err = c, err
 	if err != nil {
 		p.o.Logger.Warn("broker can't be reached", "address", addr, "broker", k.node, "err", err)
-		s.retryAt = time.Now().Add(backoff(p.o, p.rand, s.failures))
+		s.retryAt = time.Now().Add(backoff(p.o.ReconnectBackoff, p.o.ReconnectBackoffMax, p.rand, s.failures))
 		s.failures++
 	} else {
 		s.failures = 0
@@ -236,11 +263,33 @@ func (p *pool) dial(k connKey, s *slot, addr string) {
 
 // addBroker makes a broker known that an answer other than metadata named.
 func (p *pool) addBroker(b Broker) {
+	if b.ID < 0 || b.Host == "" {
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.addrs[b.ID] == "" {
 		p.addrs[b.ID] = b.Addr()
 	}
+}
+
+// knows says whether a broker's address is known.
+func (p *pool) knows(id int32) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.addrs[id] != ""
+}
+
+// node is what all connections to a node share. A node with another address is the same node: its quotas are by its id.
+func (p *pool) node(id int32) *nodeState {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := p.nodes[id]
+	if n == nil {
+		n = &nodeState{}
+		p.nodes[id] = n
+	}
+	return n
 }
 
 // newPurpose makes a purpose for a consumer, whose connections drop closes.

@@ -51,6 +51,9 @@ func exchange[R kmsg.Response](ctx context.Context, c *Client, to target, req km
 	if err := cn.choose(req, to.highest); err != nil {
 		return none, err
 	}
+	if err := cn.node.await(ctx); err != nil {
+		return none, err
+	}
 	resp := req.ResponseKind().(R)
 	if err := cn.roundTrip(ctx, req, resp, cmp.Or(to.timeout, c.o.RequestTimeout)); err != nil {
 		if to.coord.key != "" {
@@ -102,8 +105,24 @@ func (c *Client) connTo(ctx context.Context, to target) (*conn, int32, error) {
 		cn, err := c.pool.any(ctx, to.purpose)
 		return cn, node, err
 	}
+	if !c.pool.knows(node) {
+		// A broker that came after the last look at the cluster.
+		if _, err := c.fetchMetadata(ctx, []string{}, false); err != nil {
+			return nil, node, err
+		}
+	}
 	cn, err := c.pool.get(ctx, connKey{node, to.purpose})
 	return cn, node, err
+}
+
+// connToBroker is a connection to a broker, once the cluster's brokers are known.
+func (c *Client) connToBroker(ctx context.Context, id int32) (*conn, error) {
+	if !c.pool.knows(id) {
+		if _, err := c.Metadata(ctx, []string{}); err != nil {
+			return nil, err
+		}
+	}
+	return c.pool.get(ctx, connKey{id, forRequests})
 }
 
 // Raw sends any request to any broker, or to the one given, once and without retries, at the highest version both sides know.
@@ -112,9 +131,6 @@ func (c *Client) Raw(ctx context.Context, broker *int32, req kmsg.Request) (kmsg
 	defer cancel()
 	to := toAny
 	if broker != nil {
-		if err := c.knowBrokers(ctx); err != nil {
-			return nil, err
-		}
 		to = toNode(*broker)
 	}
 	return exchange[kmsg.Response](ctx, c, to, req)
