@@ -12,6 +12,7 @@ import (
 
 	"gregor/internal/message"
 	"gregor/internal/pmap"
+	"gregor/internal/security"
 	"gregor/internal/uuid"
 )
 
@@ -196,16 +197,8 @@ func fullClientQuotasDelta(c *ClientQuotasImage) *ClientQuotasDelta {
 	return d
 }
 
-// ACL is one access control entry. The numbers are those of the wire.
-type ACL struct {
-	ResourceType   int8
-	ResourceName   string
-	PatternType    int8
-	Principal      string
-	Host           string
-	Operation      int8
-	PermissionType int8
-}
+// ACL is one access control entry.
+type ACL = security.ACL
 
 // SCRAMKey names a SCRAM credential.
 type SCRAMKey struct {
