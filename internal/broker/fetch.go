@@ -208,6 +208,7 @@ func (op *fetchOp) reply() {
 	var topic *api.FetchTopicResponse
 	var last replica.FetchKey
 	var bytes int64
+	throttled := 0
 	for i := range op.parts {
 		p := &op.parts[i]
 		if !p.Result.Send {
@@ -219,10 +220,15 @@ func (op *fetchOp) reply() {
 			topic = op.resp.AddTopic(p.Key.Topic, p.Key.TopicID)
 			last = p.Key
 		}
-		bytes += int64(p.Result.Size())
+		n := p.Result.Size()
+		bytes += int64(n)
+		if n > 0 && op.reader.Follower != replica.NoFollower && p.Partition.LeaderThrottled() {
+			throttled += n
+		}
 		op.fill(topic.Add(p.Key.Partition), p)
 	}
 	op.b.Traffic.BytesOut.Add(bytes)
+	op.b.replicas.Served(throttled)
 	op.r.Reply(op)
 }
 

@@ -132,6 +132,12 @@ type Broker struct {
 	ReplicaFetchers            int32
 	LeaderThrottledRate        int64
 	FollowerThrottledRate      int64
+	LogDirsThrottledRate       int64
+	ReplicationQuotaSamples    int32
+	ReplicationQuotaSample     time.Duration
+	LogDirsQuotaSamples        int32
+	LogDirsQuotaSample         time.Duration
+	LogDirMovers               int32 // num.replica.alter.log.dirs.threads
 
 	// Coordinators.
 	GroupCoordinator GroupCoordinator

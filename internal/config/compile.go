@@ -236,6 +236,15 @@ func (c *compiler) replication() {
 	b.ReplicaFetchers = b.Value("num.replica.fetchers").Int32()
 	b.LeaderThrottledRate = b.Value("leader.replication.throttled.rate").Int64()
 	b.FollowerThrottledRate = b.Value("follower.replication.throttled.rate").Int64()
+	b.LogDirsThrottledRate = b.Value("replica.alter.log.dirs.io.max.bytes.per.second").Int64()
+	b.ReplicationQuotaSamples = b.Value("replication.quota.window.num").Int32()
+	b.ReplicationQuotaSample = time.Duration(b.Value("replication.quota.window.size.seconds").Int64()) * time.Second
+	b.LogDirsQuotaSamples = b.Value("alter.log.dirs.replication.quota.window.num").Int32()
+	b.LogDirsQuotaSample = time.Duration(b.Value("alter.log.dirs.replication.quota.window.size.seconds").Int64()) * time.Second
+	b.LogDirMovers = int32(len(b.LogDirs))
+	if v := b.Value("num.replica.alter.log.dirs.threads"); !v.Null() {
+		b.LogDirMovers = v.Int32()
+	}
 }
 
 func (c *compiler) coordinators() {

@@ -2,9 +2,9 @@ package config
 
 // replicationKeys: Replication between brokers, placement and leadership.
 var replicationKeys = []Key{
-	{"alter.log.dirs.replication.quota.window.num", Int, "11", atLeast(1), Low, ReadOnly,
+	{"alter.log.dirs.replication.quota.window.num", Int, "11", atLeast(1), Low, Honoured,
 		"Number of samples over which the rate of moves between log directories is measured."},
-	{"alter.log.dirs.replication.quota.window.size.seconds", Int, "1", atLeast(1), Low, ReadOnly,
+	{"alter.log.dirs.replication.quota.window.size.seconds", Int, "1", atLeast(1), Low, Honoured,
 		"Length in seconds of one sample of the rate of moves between log directories."},
 	{"auto.leader.rebalance.enable", Boolean, "true", nil, High, Honoured,
 		"Whether the controller moves leadership back to preferred replicas from time to time."},
@@ -18,7 +18,7 @@ var replicationKeys = []Key{
 		"Number of waiting fetch requests after which finished ones are swept out."},
 	{"leader.imbalance.check.interval.seconds", Long, "300", atLeast(1), High, Honoured,
 		"Seconds between two checks of how many leaders are not the preferred ones."},
-	{"num.replica.alter.log.dirs.threads", Int, null, nil, High, ReadOnly,
+	{"num.replica.alter.log.dirs.threads", Int, null, nil, High, Honoured,
 		"Threads that move replicas between log directories."},
 	{"num.replica.fetchers", Int, "1", atLeast(1), High, ClusterWide | Honoured,
 		"Connections that a broker uses to fetch from each other broker."},
@@ -44,9 +44,9 @@ var replicationKeys = []Key{
 		"Receive buffer in bytes of a follower's connections."},
 	{"replica.socket.timeout.ms", Int, "30000", nil, High, Honoured,
 		"Milliseconds that a follower waits for an answer."},
-	{"replication.quota.window.num", Int, "11", atLeast(1), Low, ReadOnly,
+	{"replication.quota.window.num", Int, "11", atLeast(1), Low, Honoured,
 		"Number of samples over which the rate of throttled replication is measured."},
-	{"replication.quota.window.size.seconds", Int, "1", atLeast(1), Low, ReadOnly,
+	{"replication.quota.window.size.seconds", Int, "1", atLeast(1), Low, Honoured,
 		"Length in seconds of one sample of the rate of throttled replication."},
 	{"unclean.leader.election.enable", Boolean, "false", nil, High, ClusterWide | Honoured,
 		"For topics that don't set it themselves: whether a replica that is not in sync may become leader when no other is left, at the price of lost records."},

@@ -96,11 +96,11 @@ var clientMetricsKeys = []Key{
 
 // brokerQuotaKeys throttle the replication of a broker. They exist at run time only.
 var brokerQuotaKeys = []Key{
-	{"follower.replication.throttled.rate", Long, "9223372036854775807", atLeast(0), Medium, ClusterWide,
+	{"follower.replication.throttled.rate", Long, "9223372036854775807", atLeast(0), Medium, ClusterWide | Honoured,
 		"Most bytes a second that this broker fetches for throttled replicas."},
-	{"leader.replication.throttled.rate", Long, "9223372036854775807", atLeast(0), Medium, ClusterWide,
+	{"leader.replication.throttled.rate", Long, "9223372036854775807", atLeast(0), Medium, ClusterWide | Honoured,
 		"Most bytes a second that this broker serves for throttled replicas."},
-	{"replica.alter.log.dirs.io.max.bytes.per.second", Long, "9223372036854775807", atLeast(0), Medium, ClusterWide,
+	{"replica.alter.log.dirs.io.max.bytes.per.second", Long, "9223372036854775807", atLeast(0), Medium, ClusterWide | Honoured,
 		"Most bytes a second that this broker moves between its log directories."},
 }
 

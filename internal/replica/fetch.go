@@ -22,6 +22,8 @@ type FetchResult struct {
 	PreferredReadReplica int32
 	Aborted              []log.AbortedTxn
 	Slice                log.Slice
+	// Throttled says that there are no records because the leader's replication quota is exceeded.
+	Throttled bool
 	// Send says whether the result goes into the response: an incremental fetch leaves out what has not changed.
 	Send bool
 
@@ -121,6 +123,10 @@ func (p *Partition) Read(spec FetchSpec, by *Reader, limits ReadLimits, res *Fet
 	if limits.MaxBytes < 0 || spec.MaxBytes < 0 {
 		res.fail(api.ErrUnknownServerError)
 		return
+	}
+	if by.Follower != NoFollower && p.leaderThrottled.Load() && !slices.Contains(r.isr, by.Follower) && p.m.leaderQuota.exceeded() {
+		// It is told what it always is, but gets no records.
+		res.Throttled, limits.MaxBytes, limits.MinOne = true, 0, false
 	}
 	data, err := p.log.Read(spec.FetchOffset, min(limits.MaxBytes, int(spec.MaxBytes)), limits.Isolation, limits.MinOne)
 	if err != nil {

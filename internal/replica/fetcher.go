@@ -55,6 +55,7 @@ type following struct {
 	asked     position
 	inSession bool
 	leaderEnd int64 // in askStart: what askEnd found
+	caughtUp  bool  // had all that was committed when the leader last answered
 }
 
 func (w *following) backsOff() bool { return !w.retryAt.IsZero() }
@@ -68,6 +69,7 @@ type fetcherOptions struct {
 	maxBytes          int32 // a response
 	partitionMaxBytes int32
 	backoff           time.Duration // the longest, of a partition that the leader refuses
+	quota             *quota        // of throttled replicas; nil for none
 	logger            *slog.Logger
 }
 
@@ -170,6 +172,7 @@ func (f *fetcher) next(now time.Time) (q kmsg.Request, at time.Time) {
 	if q := f.lookup(); q != nil {
 		return q, time.Time{}
 	}
+	f.throttle(now)
 	if q := f.fetch(now); q != nil {
 		return q, time.Time{}
 	}
@@ -376,6 +379,7 @@ func (f *fetcher) one(now time.Time, w *following, p *kmsg.FetchResponseTopicPar
 		f.moved(now, w, at, err)
 	case p.ErrorCode == 0:
 		at, err := w.p.appendFetched(w.leaderEpoch, w.at.offset, p.RecordBatches, p.HighWatermark, p.LogStartOffset)
+		f.fetchedBytes(w, len(p.RecordBatches), at.offset >= p.HighWatermark)
 		f.moved(now, w, at, err)
 	case err == api.ErrOffsetOutOfRange:
 		f.leaveSession(w)

@@ -58,6 +58,9 @@ type Manager struct {
 	alter     *isrChanges // nil when there is nobody to ask
 	fetchers  *fetchers   // nil when nothing is fetched
 
+	// Quotas of throttled replicas: as leader, as follower, and between log directories.
+	leaderQuota, followerQuota, logDirQuota *quota
+
 	image  atomic.Pointer[metadata.Image]
 	topics *topicTable
 
@@ -118,6 +121,9 @@ func New(o Options) *Manager {
 	default:
 		m.logger.Warn("replica.selector.class names a class that is not here: consumers read from leaders", "class", class)
 	}
+	m.leaderQuota = newQuota(m.clock, cfg.LeaderThrottledRate, int(cfg.ReplicationQuotaSamples), cfg.ReplicationQuotaSample)
+	m.followerQuota = newQuota(m.clock, cfg.FollowerThrottledRate, int(cfg.ReplicationQuotaSamples), cfg.ReplicationQuotaSample)
+	m.logDirQuota = newQuota(m.clock, cfg.LogDirsThrottledRate, int(cfg.LogDirsQuotaSamples), cfg.LogDirsQuotaSample)
 	m.image.Store(metadata.EmptyImage())
 	if o.AlterPartition != nil {
 		m.alter = &isrChanges{nodeID: o.NodeID, brokerEpoch: o.BrokerEpoch, send: o.AlterPartition, logger: o.Logger,
@@ -127,10 +133,13 @@ func New(o Options) *Manager {
 		m.fetchers = newFetchers(int(cfg.ReplicaFetchers), o.Connect, m.leaderAddress, func() fetcherOptions {
 			return fetcherOptions{nodeID: m.nodeID, brokerEpoch: o.BrokerEpoch, maxWait: cfg.ReplicaFetchWaitMax,
 				minBytes: cfg.ReplicaFetchMinBytes, maxBytes: cfg.ReplicaFetchResponseMax, partitionMaxBytes: cfg.ReplicaFetchMaxBytes,
-				backoff: cfg.ReplicaFetchBackoff, logger: o.Logger}
+				backoff: cfg.ReplicaFetchBackoff, quota: m.followerQuota, logger: o.Logger}
 		}, cfg.ReplicaSocketTimeout, m.clock.Now, o.Logger)
 	}
 	o.Config.OnChange(func(_, now *config.Broker) {
+		m.leaderQuota.bound.Store(now.LeaderThrottledRate)
+		m.followerQuota.bound.Store(now.FollowerThrottledRate)
+		m.logDirQuota.bound.Store(now.LogDirsThrottledRate)
 		m.reconfigureAll(now)
 		m.resizeFetchers(int(now.ReplicaFetchers))
 	})
@@ -404,7 +413,7 @@ func (m *Manager) reconfigure(topic string, now *config.Broker) {
 	for _, p := range *t.parts.Load() {
 		if p != nil {
 			p.log.SetConfig(LogConfig(&cfg))
-			p.minISR.Store(cfg.MinInsyncReplicas)
+			p.configure(&cfg)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"gregor/internal/api"
+	"gregor/internal/config"
 	"gregor/internal/log"
 	"gregor/internal/uuid"
 )
@@ -18,6 +19,8 @@ type Partition struct {
 	topicID uuid.UUID
 	log     *log.Log
 	minISR  atomic.Int32 // the topic's min.insync.replicas
+	// leaderThrottled and followerThrottled say which quotas hold for this replica while it leads and while it follows.
+	leaderThrottled, followerThrottled atomic.Bool
 
 	// mu is held shared by appends, a leader's or a follower's, and exclusively by changes of leader and leader epoch.
 	mu sync.RWMutex
@@ -48,10 +51,16 @@ type Partition struct {
 
 func newPartition(m *Manager, t *Topic, l *log.Log) *Partition {
 	p := &Partition{m: m, tp: l.TopicPartition(), topicID: t.id, log: l, st: newState(m.nodeID)}
-	p.minISR.Store(t.Config().MinInsyncReplicas)
+	p.configure(t.Config())
 	p.fetches.prev, p.fetches.next = &p.fetches, &p.fetches
 	p.role.Store(p.st.role)
 	return p
+}
+
+// configure takes what the topic's configuration says of the partition itself. The log has its own.
+func (p *Partition) configure(cfg *config.Topic) {
+	p.minISR.Store(cfg.MinInsyncReplicas)
+	p.setThrottles(parseThrottled(cfg.LeaderThrottledReplicas, p.m.nodeID), parseThrottled(cfg.FollowerThrottledReplicas, p.m.nodeID))
 }
 
 // TopicPartition names the partition.

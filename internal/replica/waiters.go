@@ -275,6 +275,9 @@ func AwaitFetch(parts []FetchPartition, need int64, timeout time.Duration, follo
 		if follower {
 			w.nodes[i].hw = parts[i].toldHW
 		}
+		if parts[i].Result.Throttled {
+			w.nodes[i].partition = nil // what comes to it won't be sent
+		}
 	}
 	// The timer is set going only once the field holds it, since whoever fires reads the field. From the first parking on
 	// the fetch may be over at any moment, and parts another's.
