@@ -2,6 +2,8 @@ package replica
 
 import (
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,19 +26,13 @@ type isrChanges struct {
 	send        func(q *kmsg.AlterPartitionRequest, done func(*kmsg.AlterPartitionResponse, error))
 	logger      *slog.Logger
 	counts      *ISRCounts
-	after       func(d time.Duration, f func()) (stop func())
+	after       AfterFunc
 
 	mu      sync.Mutex // guards all below
 	pending map[*Partition]*proposal
 	busy    bool
-	stop    func() // ends the wait before the next request
+	timer   Timer // of the wait before the next request
 	closed  bool
-}
-
-// afterTimer is isrChanges.after in real life.
-func afterTimer(d time.Duration, f func()) (stop func()) {
-	t := time.AfterFunc(d, f)
-	return func() { t.Stop() }
 }
 
 // ISRCounts counts the controller's answers to changes of ISRs that this broker asked for.
@@ -66,7 +62,7 @@ func (c *isrChanges) startLocked(pause time.Duration) {
 		return
 	}
 	c.busy = true
-	c.stop = c.after(pause, c.flush)
+	c.timer = c.after(pause, c.flush)
 }
 
 // close ends all asking.
@@ -74,8 +70,8 @@ func (c *isrChanges) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
-	if c.stop != nil {
-		c.stop()
+	if c.timer != nil {
+		c.timer.Stop()
 	}
 }
 
@@ -104,11 +100,17 @@ func (c *isrChanges) flush() {
 	})
 }
 
+// inOrder lists partitions in an order that is the same in every run.
+func inOrder(of map[*Partition]*proposal) []*Partition {
+	return slices.SortedFunc(maps.Keys(of), func(a, b *Partition) int { return keyOf(a).compare(keyOf(b)) })
+}
+
 func alterRequest(changes map[*Partition]*proposal) *kmsg.AlterPartitionRequest {
 	q := kmsg.NewPtrAlterPartitionRequest()
 	q.Version = q.MaxVersion()
 	topics := map[uuid.UUID]int{}
-	for part, change := range changes {
+	for _, part := range inOrder(changes) {
+		change := changes[part]
 		i, ok := topics[part.topicID]
 		if !ok {
 			i = len(q.Topics)
@@ -152,7 +154,8 @@ func (c *isrChanges) answered(sent map[*Partition]*proposal, r *kmsg.AlterPartit
 	c.busy = false
 	c.startLocked(0)
 	c.mu.Unlock()
-	for p, change := range sent {
+	for _, p := range inOrder(sent) {
+		change := sent[p]
 		var a isrAnswer
 		refusal := api.ErrUnknownServerError // nobody knows whether it was done
 		if at := answers[key{p.topicID, p.tp.Partition}]; at != nil {

@@ -1,10 +1,13 @@
 package replica
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,6 +35,7 @@ type fetchers struct {
 	timeout time.Duration // of a request, beyond the time that the leader may wait
 	now     func() time.Time
 	logger  *slog.Logger
+	after   AfterFunc // nil: every fetcher has a goroutine; else all is done in its functions
 
 	mu     sync.Mutex // guards all below
 	n      int
@@ -46,6 +50,10 @@ type fetchers struct {
 type loopKey struct {
 	leader int32
 	number int
+}
+
+func (k loopKey) compare(o loopKey) int {
+	return cmp.Or(cmp.Compare(k.leader, o.leader), cmp.Compare(k.number, o.number))
 }
 
 func newFetchers(n int, connect func() Connections, address func(int32) (string, bool), options func() fetcherOptions,
@@ -74,7 +82,9 @@ func (s *fetchers) follow(p *Partition, leader, leaderEpoch int32) {
 		l = &fetchLoop{set: s, leader: leader, conn: s.connect(), wake: make(chan struct{}, 1),
 			replies: make(chan fetchReply, 1), core: newFetcher(s.options())}
 		s.loops[k] = l
-		s.wg.Go(l.run)
+		if s.after == nil {
+			s.wg.Go(l.run)
+		}
 	}
 	if old := s.where[p]; old != nil && old != l {
 		old.tell(fetchCommand{partition: p})
@@ -112,8 +122,8 @@ func (s *fetchers) resize(n int) bool {
 func (s *fetchers) poke() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, l := range s.loops {
-		l.poke()
+	for _, k := range slices.SortedFunc(maps.Keys(s.loops), loopKey.compare) {
+		s.loops[k].poke()
 	}
 }
 
@@ -151,8 +161,15 @@ type fetchLoop struct {
 	mu    sync.Mutex // guards inbox, which holds at most what the metadata names
 	inbox []fetchCommand
 
+	underWay kmsg.Request
+	sentTo   string
+	hurry    bool // a partition is new, and the fetch under way doesn't have it
+
 	wake    chan struct{}
 	replies chan fetchReply
+
+	timer Timer // without a goroutine: of the next step
+	due   bool  // and whether it comes at once
 }
 
 func (l *fetchLoop) tell(c fetchCommand) {
@@ -163,6 +180,10 @@ func (l *fetchLoop) tell(c fetchCommand) {
 }
 
 func (l *fetchLoop) poke() {
+	if l.set.after != nil {
+		l.soon()
+		return
+	}
 	select {
 	case l.wake <- struct{}{}:
 	default:
@@ -176,46 +197,79 @@ const (
 	addressRetry = time.Second
 )
 
+// step sends what is to be sent. It returns how long to wait for something to happen before timeUp is to be called, negative for
+// ever.
+func (l *fetchLoop) step() (wait time.Duration) {
+	if l.applyInbox() && l.underWay != nil {
+		l.hurry = true
+	}
+	switch {
+	case l.underWay == nil:
+		l.hurry = false
+		now := l.set.now()
+		q, at := l.core.next(now)
+		if q == nil {
+			if at.IsZero() {
+				return -1
+			}
+			return max(at.Sub(now), 0)
+		}
+		addr, ok := l.set.address(l.leader)
+		if !ok {
+			l.core.answered(now, q, nil, errNoAddress)
+			return addressRetry
+		}
+		if addr != l.sentTo && l.sentTo != "" {
+			l.conn.Forget(l.sentTo)
+		}
+		l.underWay, l.sentTo = q, addr
+		l.conn.Send(addr, q, fetchFloor(q), l.core.o.maxWait+l.set.timeout, l.reply)
+	case l.hurry:
+		return parkedAfter
+	}
+	return -1
+}
+
+// reply is called once for each request, from any goroutine.
+func (l *fetchLoop) reply(resp kmsg.Response, err error) {
+	if l.set.after != nil {
+		l.set.after(0, func() {
+			if l.set.ctx.Err() == nil {
+				l.answered(fetchReply{resp, err})
+				l.turn()
+			}
+		})
+		return
+	}
+	l.replies <- fetchReply{resp, err}
+}
+
+func (l *fetchLoop) answered(r fetchReply) {
+	if r.err != nil && !l.hurry {
+		l.set.logger.Debug("no answer from a leader", "leader", l.leader, "addr", l.sentTo, "err", r.err)
+	}
+	if l.hurry && r.err != nil {
+		l.core.endSession() // it was given up by this side
+	} else {
+		l.core.answered(l.set.now(), l.underWay, r.resp, r.err)
+	}
+	l.underWay = nil
+}
+
+func (l *fetchLoop) timeUp() {
+	if l.hurry && l.underWay != nil {
+		// The fetch waits at the leader for records, up to replica.fetch.wait.max.ms, and acks=all of what
+		// is new would wait as long. There is no way but this to take it back.
+		l.conn.Forget(l.sentTo)
+	}
+}
+
+// run is a fetcher's goroutine.
 func (l *fetchLoop) run() {
-	var (
-		underWay kmsg.Request
-		sentTo   string
-		hurry    bool // a partition is new, and the fetch under way doesn't have it
-	)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
-		if l.applyInbox() && underWay != nil {
-			hurry = true
-		}
-		wait := time.Duration(-1)
-		switch {
-		case underWay == nil:
-			hurry = false
-			now := l.set.now()
-			q, at := l.core.next(now)
-			if q == nil {
-				if !at.IsZero() {
-					wait = max(at.Sub(now), 0)
-				}
-				break
-			}
-			addr, ok := l.set.address(l.leader)
-			if !ok {
-				l.core.answered(now, q, nil, errNoAddress)
-				wait = addressRetry
-				break
-			}
-			if addr != sentTo && sentTo != "" {
-				l.conn.Forget(sentTo)
-			}
-			underWay, sentTo = q, addr
-			l.conn.Send(addr, q, fetchFloor(q), l.core.o.maxWait+l.set.timeout, func(resp kmsg.Response, err error) {
-				l.replies <- fetchReply{resp, err}
-			})
-		case hurry:
-			wait = parkedAfter
-		}
+		wait := l.step()
 		if !timer.Stop() {
 			select {
 			case <-timer.C:
@@ -230,23 +284,41 @@ func (l *fetchLoop) run() {
 			return
 		case <-l.wake:
 		case r := <-l.replies:
-			if r.err != nil && !hurry {
-				l.set.logger.Debug("no answer from a leader", "leader", l.leader, "addr", sentTo, "err", r.err)
-			}
-			if hurry && r.err != nil {
-				l.core.endSession() // it was given up by this side
-			} else {
-				l.core.answered(l.set.now(), underWay, r.resp, r.err)
-			}
-			underWay = nil
+			l.answered(r)
 		case <-timer.C:
-			if hurry && underWay != nil {
-				// The fetch waits at the leader for records, up to replica.fetch.wait.max.ms, and acks=all of what
-				// is new would wait as long. There is no way but this to take it back.
-				l.conn.Forget(sentTo)
-			}
+			l.timeUp()
 		}
 	}
+}
+
+// turn is a round of run without a goroutine.
+func (l *fetchLoop) turn() {
+	if l.timer != nil {
+		l.timer.Stop()
+		l.timer = nil
+	}
+	if wait := l.step(); wait >= 0 {
+		l.timer = l.set.after(wait, func() {
+			if l.set.ctx.Err() == nil {
+				l.timeUp()
+				l.turn()
+			}
+		})
+	}
+}
+
+// soon has a turn come after whatever is being done.
+func (l *fetchLoop) soon() {
+	if l.due {
+		return
+	}
+	l.due = true
+	l.set.after(0, func() {
+		l.due = false
+		if l.set.ctx.Err() == nil {
+			l.turn()
+		}
+	})
 }
 
 var errNoAddress = errors.New("the leader is not in service")

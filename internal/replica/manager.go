@@ -42,6 +42,11 @@ type Options struct {
 	AlterPartition func(q *kmsg.AlterPartitionRequest, done func(*kmsg.AlterPartitionResponse, error))
 	// Connect makes connections to other brokers, for fetchers. Nil: nothing is fetched.
 	Connect func() Connections
+	// AfterFunc makes the manager's timers; nil: time.AfterFunc.
+	AfterFunc AfterFunc
+	// OneThread has everything done in calls of the manager's methods and of AfterFunc's functions, in an order that follows
+	// from theirs: for simulations.
+	OneThread bool
 }
 
 // Manager owns the partitions of this broker.
@@ -55,6 +60,8 @@ type Manager struct {
 	sessions  *FetchSessions
 	lag       time.Duration // replica.lag.time.max.ms
 	rackAware bool
+	after     AfterFunc
+	oneThread bool
 	alter     *isrChanges // nil when there is nobody to ask
 	fetchers  *fetchers   // nil when nothing is fetched
 
@@ -69,7 +76,7 @@ type Manager struct {
 	// ISRCounts counts what became of changes of ISRs; telemetry reads it.
 	ISRCounts ISRCounts
 
-	lagTimer *time.Timer // nil before Start; guarded by lagMu
+	lagTimer Timer // nil before Start; guarded by lagMu
 	lagMu    sync.Mutex
 	closed   bool // guarded by lagMu
 }
@@ -109,10 +116,13 @@ func (t *Topic) Partition(id int32) *Partition {
 func New(o Options) *Manager {
 	cfg := o.Config.Current()
 	m := &Manager{nodeID: o.NodeID, logs: o.Logs, config: o.Config, clock: o.Clock, logger: o.Logger, assign: o.AssignDirectory,
-		lag: cfg.ReplicaLagTimeMax, topics: newTopicTable(),
+		lag: cfg.ReplicaLagTimeMax, after: o.AfterFunc, oneThread: o.OneThread, topics: newTopicTable(),
 		sessions: NewFetchSessions(int(cfg.FetchSessionSlots), sessionEvictAge, o.Rand)}
 	if m.clock == nil {
 		m.clock = clock.System
+	}
+	if m.after == nil {
+		m.after = systemAfterFunc
 	}
 	switch class := cfg.Value("replica.selector.class").Text(); {
 	case class == "", strings.HasSuffix(class, ".LeaderSelector"):
@@ -127,7 +137,7 @@ func New(o Options) *Manager {
 	m.image.Store(metadata.EmptyImage())
 	if o.AlterPartition != nil {
 		m.alter = &isrChanges{nodeID: o.NodeID, brokerEpoch: o.BrokerEpoch, send: o.AlterPartition, logger: o.Logger,
-			counts: &m.ISRCounts, after: afterTimer, pending: make(map[*Partition]*proposal)}
+			counts: &m.ISRCounts, after: m.after, pending: make(map[*Partition]*proposal)}
 	}
 	if o.Connect != nil {
 		m.fetchers = newFetchers(int(cfg.ReplicaFetchers), o.Connect, m.leaderAddress, func() fetcherOptions {
@@ -135,6 +145,9 @@ func New(o Options) *Manager {
 				minBytes: cfg.ReplicaFetchMinBytes, maxBytes: cfg.ReplicaFetchResponseMax, partitionMaxBytes: cfg.ReplicaFetchMaxBytes,
 				backoff: cfg.ReplicaFetchBackoff, quota: m.followerQuota, logger: o.Logger}
 		}, cfg.ReplicaSocketTimeout, m.clock.Now, o.Logger)
+		if m.oneThread {
+			m.fetchers.after = m.after
+		}
 	}
 	o.Config.OnChange(func(_, now *config.Broker) {
 		m.leaderQuota.bound.Store(now.LeaderThrottledRate)
@@ -151,7 +164,7 @@ func (m *Manager) Start() {
 	m.lagMu.Lock()
 	defer m.lagMu.Unlock()
 	every := max(m.lag/2, time.Millisecond)
-	m.lagTimer = time.AfterFunc(every, func() {
+	m.lagTimer = m.after(every, func() {
 		m.CheckISRs()
 		m.lagMu.Lock()
 		defer m.lagMu.Unlock()
@@ -225,7 +238,7 @@ func (m *Manager) Partition(topic string, id int32) (*Partition, error) {
 	return nil, api.ErrUnknownTopicOrPartition
 }
 
-// All lists the partitions whose logs are online, in no order.
+// All lists the partitions whose logs are online, by topic id and partition.
 func (m *Manager) All() []*Partition {
 	var out []*Partition
 	for _, t := range m.topics.all() {

@@ -194,9 +194,9 @@ func (w *simWorld) start(b *simBroker) {
 		AlterPartition: func(q *kmsg.AlterPartitionRequest, done func(*kmsg.AlterPartitionResponse, error)) {
 			w.alterPartition(b, life, q, done)
 		}})
-	b.m.alter.after = func(d time.Duration, f func()) func() {
+	b.m.alter.after = func(d time.Duration, f func()) Timer {
 		w.in(b, d, f)
-		return func() {}
+		return simTimer{}
 	}
 	b.fetchers, b.underWay, b.where = map[int32]*fetcher{}, map[int32]int{}, map[*Partition]int32{}
 	b.checked, b.hw = [simPartitions]int64{}, [simPartitions]int64{}
@@ -209,6 +209,12 @@ func (w *simWorld) start(b *simBroker) {
 	w.in(b, 0, func() { w.catchUp(b) })
 	w.in(b, 150*time.Millisecond, func() { w.checkISRs(b) })
 }
+
+// simTimer is never stopped.
+type simTimer struct{}
+
+func (simTimer) Stop() bool               { return false }
+func (simTimer) Reset(time.Duration) bool { return false }
 
 // crash ends a broker's life; survive is how likely what was not synced is still there.
 func (w *simWorld) crash(b *simBroker, survive float64) {

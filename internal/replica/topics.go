@@ -3,6 +3,7 @@ package replica
 import (
 	"encoding/binary"
 	"hash/maphash"
+	"slices"
 	"sync"
 
 	"gregor/internal/uuid"
@@ -78,7 +79,7 @@ func (t *topicTable) remove(topic *Topic) {
 	s.mu.Unlock()
 }
 
-// all lists the topics, in no order.
+// all lists the topics in the order of their ids.
 func (t *topicTable) all() []*Topic {
 	var out []*Topic
 	for i := range t.shards {
@@ -89,5 +90,6 @@ func (t *topicTable) all() []*Topic {
 		}
 		s.mu.RUnlock()
 	}
+	slices.SortFunc(out, func(a, b *Topic) int { return a.id.Compare(b.id) })
 	return out
 }

@@ -102,8 +102,9 @@ type AckOp struct {
 	left    int
 	started bool
 	over    bool
-	timer   *time.Timer
-	grace   *time.Timer // what is left of the wait since its client hung up, nil while it is there
+	after   AfterFunc // of the partitions
+	timer   Timer     // nil before the start
+	grace   Timer     // what is left of the wait since its client hung up, nil while it is there
 	done    func(errs []*api.Error)
 }
 
@@ -122,7 +123,7 @@ func NewAckOp(n int, done func(errs []*api.Error)) *AckOp {
 // Wait parks index i of the operation on p until the high watermark reaches offset, which is the offset after the last
 // record. leaderEpoch is that of the append: when another one has come, the record may have been cut off.
 func (op *AckOp) Wait(i int, p *Partition, leaderEpoch int32, offset int64) {
-	op.add(i)
+	op.add(i, p)
 	err, parked := p.parkAck(ackWait{offset: offset, leaderEpoch: leaderEpoch, op: op, index: i})
 	if !parked {
 		op.settle(i, err)
@@ -135,7 +136,7 @@ func (op *AckOp) Wait(i int, p *Partition, leaderEpoch int32, offset int64) {
 
 // WaitDeleted parks index i of the operation on p until no replica in service has records below offset.
 func (op *AckOp) WaitDeleted(i int, p *Partition, offset int64) {
-	op.add(i)
+	op.add(i, p)
 	op.mu.Lock()
 	op.parked = append(op.parked, parkedAck{p, offset, true})
 	op.mu.Unlock()
@@ -146,12 +147,13 @@ func (op *AckOp) WaitDeleted(i int, p *Partition, offset int64) {
 
 // WaitFlush parks index i of the operation on p until what is in the log now is on disk ("gregor.acks.flush").
 func (op *AckOp) WaitFlush(i int, p *Partition) {
-	op.add(i)
+	op.add(i, p)
 	p.flusher.wait(p, func(err *api.Error) { op.settle(i, err) })
 }
 
-func (op *AckOp) add(i int) {
+func (op *AckOp) add(i int, p *Partition) {
 	op.mu.Lock()
+	op.after = p.m.after
 	op.pending[i]++
 	op.left++
 	op.mu.Unlock()
@@ -165,7 +167,7 @@ func (op *AckOp) Start(timeout time.Duration) {
 		op.finishLocked()
 		return
 	}
-	op.timer = time.AfterFunc(timeout, op.expire)
+	op.timer = op.after(timeout, op.expire)
 	op.mu.Unlock()
 }
 
@@ -178,7 +180,7 @@ func (op *AckOp) Expire() {
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	if !op.over && op.grace == nil {
-		op.grace = time.AfterFunc(hangupGrace, op.expire)
+		op.grace = op.after(hangupGrace, op.expire)
 	}
 }
 
@@ -226,7 +228,7 @@ func (op *AckOp) expire() {
 // finishLocked unlocks op.mu and calls done.
 func (op *AckOp) finishLocked() {
 	op.over = true
-	for _, t := range []*time.Timer{op.timer, op.grace} {
+	for _, t := range []Timer{op.timer, op.grace} {
 		if t != nil {
 			t.Stop()
 		}
@@ -240,7 +242,7 @@ func (op *AckOp) finishLocked() {
 type FetchWait struct {
 	need     atomic.Int64
 	fired    atomic.Bool
-	timer    *time.Timer
+	timer    Timer
 	nodes    []fetchNode
 	ready    func()
 	follower bool // waits for what is appended, not for what is committed
@@ -281,7 +283,7 @@ func AwaitFetch(parts []FetchPartition, need int64, timeout time.Duration, follo
 	}
 	// The timer is set going only once the field holds it, since whoever fires reads the field. From the first parking on
 	// the fetch may be over at any moment, and parts another's.
-	w.timer = time.AfterFunc(time.Hour, w.fire)
+	w.timer = afterFuncOf(parts)(time.Hour, w.fire)
 	w.timer.Reset(timeout)
 	missed := false
 	for i := range w.nodes {
@@ -300,6 +302,16 @@ func AwaitFetch(parts []FetchPartition, need int64, timeout time.Duration, follo
 		w.fire()
 	}
 	return w
+}
+
+// afterFuncOf makes timers for a wait on some partitions.
+func afterFuncOf(parts []FetchPartition) AfterFunc {
+	for i := range parts {
+		if p := parts[i].Partition; p != nil {
+			return p.m.after
+		}
+	}
+	return systemAfterFunc
 }
 
 // Expire ends the wait as if its time were over. It may be called at any time, and again.
@@ -344,7 +356,7 @@ func (f *flusher) wait(p *Partition, done func(err *api.Error)) {
 	f.waiting = append(f.waiting, done)
 	if !f.busy {
 		f.busy = true
-		go f.run(p)
+		p.m.goes(func() { f.run(p) })
 	}
 }
 
