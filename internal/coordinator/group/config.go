@@ -36,6 +36,16 @@ type Config struct {
 	Consumer Settings
 	// Group gives the settings of a group that has these of its own, nil for none. Nil means that all have those of Consumer.
 	Group func(own map[string]string) Settings
+	// StreamsMaxSize is how many members a streams group may have: "group.streams.max.size".
+	StreamsMaxSize int
+	// TaskAssignors are the names of those that streams groups may have, the default first: "group.streams.assignors". See
+	// ParseTaskAssignors.
+	TaskAssignors []string
+	// Streams are the settings of a streams group that has none of its own.
+	Streams StreamsSettings
+	// StreamsGroup gives the settings of a streams group that has these of its own, nil for none. Nil means that all have those
+	// of Streams.
+	StreamsGroup func(own map[string]string) StreamsSettings
 	// CommitTimeout is how long a write may take to be replicated: "offsets.commit.timeout.ms".
 	CommitTimeout time.Duration
 }
@@ -67,6 +77,9 @@ func DefaultConfig() Config {
 		ConsumerMaxSize:               1<<31 - 1,
 		Migration:                     MigrationPolicy{Upgrade: true, Downgrade: true},
 		RegexRefreshInterval:          10 * time.Minute,
+		StreamsMaxSize:                1<<31 - 1,
+		TaskAssignors:                 []string{"sticky"},
+		Streams:                       DefaultStreamsSettings(),
 		Consumer: Settings{
 			SessionTimeout:     45 * time.Second,
 			HeartbeatInterval:  5 * time.Second,

@@ -43,6 +43,8 @@ type core struct {
 	// topicHashes remembers the hashes of topics by their ids.
 	topicHashes map[uid.UUID]topicHash
 	timers      map[memberKey]*memberTimers
+	// initialDelays has the streams groups that wait for members before their first assignment.
+	initialDelays map[string]*timer
 	// resolving has the groups whose regular expressions are being looked up, and since when.
 	resolving map[string]time.Time
 
@@ -66,10 +68,11 @@ func newCore(cfg *Config, env coordinator.Env[Record], uuid func() string, count
 		names:    make(map[string]string),
 		memberID: uuid,
 
-		image:       metadata.EmptyImage(),
-		topicHashes: make(map[uid.UUID]topicHash),
-		timers:      make(map[memberKey]*memberTimers),
-		resolving:   make(map[string]time.Time),
+		image:         metadata.EmptyImage(),
+		topicHashes:   make(map[uid.UUID]topicHash),
+		timers:        make(map[memberKey]*memberTimers),
+		initialDelays: make(map[string]*timer),
+		resolving:     make(map[string]time.Time),
 	}
 }
 
@@ -128,7 +131,11 @@ func (c *core) Replay(at, producerID int64, _ int16, r Record) error {
 			c.replayConsumer(id, r)
 			return nil
 		}
-		return c.replayModern(r)
+		if id, ok := streamsRecordOf(r.Key); ok {
+			c.replayStreams(id, r)
+			return nil
+		}
+		return c.replayShare(r)
 	}
 }
 
@@ -162,6 +169,14 @@ func (c *core) Loaded(now time.Time) {
 				c.startSession(g.id, id, c.settings(g.id).SessionTimeout, now)
 				if m.state == memberUnrevoked && m.classic == nil {
 					c.startRebalance(g.id, m, now)
+				}
+			}
+		}
+		if g, ok := g.(*streamsGroup); ok {
+			for id, m := range g.members.All() {
+				c.startSession(g.id, id, c.streamsSettings(g.id).SessionTimeout, now)
+				if m.state == memberUnrevoked {
+					c.startTaskRevocation(g.id, m, now)
 				}
 			}
 		}

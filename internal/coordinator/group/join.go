@@ -527,12 +527,12 @@ func (c *core) removeMember(g *classicGroup, m *classicMember, reason string, no
 	return result{}
 }
 
-// joinModern is for groups of other kinds. One without members that speaks KIP-848 becomes a classic group.
+// joinModern is for groups of other kinds. A consumer or streams group without members becomes a classic group.
 func (c *core) joinModern(r *joinRequest, existing group, now time.Time) result {
 	if g, ok := existing.(*consumerGroup); ok && !g.empty() {
 		return c.joinConsumer(r, g, now)
 	}
-	if existing.kind() != Consumer {
+	if existing.kind() == Share || !existing.empty() {
 		r.fail("", api.ErrInconsistentGroupProtocol)
 		return result{}
 	}

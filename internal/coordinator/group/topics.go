@@ -143,13 +143,18 @@ func (c *core) metadataUpdated(img *metadata.Image, tc topicChanges) {
 		return
 	}
 	for _, g := range c.groups.All() {
-		if g, ok := g.(*consumerGroup); ok && slices.ContainsFunc(tc.touched, g.subscribes) {
-			g.fresh = false
+		switch g := g.(type) {
+		case *consumerGroup:
+			g.fresh = g.fresh && !slices.ContainsFunc(tc.touched, g.subscribes)
+		case *streamsGroup:
+			if t := g.topology.Get(); t != nil && slices.ContainsFunc(tc.touched, t.needs) {
+				g.fresh = false
+			}
 		}
 	}
 }
 
-// memberTimers are the deadlines of a member of a consumer group. They belong to its group and member id and not to the group,
+// memberTimers are the deadlines of a member of a consumer or streams group. They belong to its group and member id and not to the group,
 // which the timeline may replace, and what they do looks first whether the member is still there.
 type memberTimers struct {
 	// session ends when the member isn't heard of; rebalance when it takes too long to give partitions up; join and sync when
@@ -214,28 +219,45 @@ func (c *core) stopTimers(k memberKey) {
 func (c *core) fenceOverdue(k memberKey, why string, now time.Time) result {
 	c.stopTimers(k)
 	existing, _ := c.groups.Get(k.group)
-	g, ok := existing.(*consumerGroup)
-	if !ok {
-		return result{}
-	}
-	m, ok := g.members.Get(k.member)
-	if !ok {
+	var res result
+	// again gives a member that is still there, since it couldn't be written that it isn't, all the time that it had.
+	var again func(now time.Time)
+	switch g := existing.(type) {
+	case *consumerGroup:
+		m, ok := g.members.Get(k.member)
+		if !ok {
+			return result{}
+		}
+		res = c.fence(g, []*consumerMember{m}, now)
+		again = func(now time.Time) {
+			c.startSession(k.group, k.member, c.sessionTimeout(g.id, m), now)
+			if m.state == memberUnrevoked && m.classic == nil {
+				c.startRebalance(k.group, m, now)
+			}
+		}
+	case *streamsGroup:
+		m, ok := g.members.Get(k.member)
+		if !ok {
+			return result{}
+		}
+		res = c.fenceStreams(g, m)
+		again = func(now time.Time) {
+			c.startSession(k.group, k.member, c.streamsSettings(g.id).SessionTimeout, now)
+			if m.state == memberUnrevoked {
+				c.startTaskRevocation(k.group, m, now)
+			}
+		}
+	default:
 		return result{}
 	}
 	c.log.Info("group member is fenced", "group", k.group, "member", k.member, "reason", why)
-	res := c.fence(g, []*consumerMember{m}, now)
 	then := res.Committed
 	res.Committed = func(now time.Time, err error) {
 		if then != nil {
 			then(now, err)
 		}
-		if err == nil {
-			return
-		}
-		// It is still there, and once more has all the time that it had.
-		c.startSession(k.group, k.member, c.sessionTimeout(g.id, m), now)
-		if m.state == memberUnrevoked && m.classic == nil {
-			c.startRebalance(k.group, m, now)
+		if err != nil {
+			again(now)
 		}
 	}
 	return res
