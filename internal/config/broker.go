@@ -184,6 +184,10 @@ type GroupCoordinator struct {
 	ConsumerMinHeartbeatInterval time.Duration
 	ConsumerMaxHeartbeatInterval time.Duration
 	ConsumerRegexRefresh         time.Duration
+
+	// Streams groups (KIP-1071).
+	StreamsMaxSize   int32
+	StreamsAssignors []string
 }
 
 // Transaction are the settings of the transaction coordinator.

@@ -277,6 +277,9 @@ func (c *compiler) coordinators() {
 		ConsumerMinHeartbeatInterval: b.Value("group.consumer.min.heartbeat.interval.ms").Millis(),
 		ConsumerMaxHeartbeatInterval: b.Value("group.consumer.max.heartbeat.interval.ms").Millis(),
 		ConsumerRegexRefresh:         b.Value("group.consumer.regex.refresh.interval.ms").Millis(),
+
+		StreamsMaxSize:   b.Value("group.streams.max.size").Int32(),
+		StreamsAssignors: b.Value("group.streams.assignors").List(),
 	}
 	b.Group = compileGroup(b.groupDefault)
 	b.Transaction = Transaction{

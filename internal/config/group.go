@@ -16,44 +16,55 @@ type Group struct {
 	ConsumerAssignmentInterval time.Duration
 	ConsumerAssignorOffload    bool
 
-	ShareSessionTimeout      time.Duration
-	ShareHeartbeatInterval   time.Duration
-	ShareAssignmentInterval  time.Duration
-	ShareRecordLockDuration  time.Duration
-	ShareDeliveryCountLimit  int32
-	ShareMaxRecordLocks      int32  // per partition
-	ShareAutoOffsetReset     string // "latest", "earliest" or "by_duration:..."
-	ShareIsolationLevel      string
-	ShareRenewAcknowledge    bool
-	DeadLetterTopic          string
-	DeadLetterCopyRecord     bool
-	StreamsSessionTimeout    time.Duration
-	StreamsHeartbeatInterval time.Duration
-	StreamsStandbyReplicas   int32
-	StreamsInitialDelay      time.Duration
+	ShareSessionTimeout     time.Duration
+	ShareHeartbeatInterval  time.Duration
+	ShareAssignmentInterval time.Duration
+	ShareRecordLockDuration time.Duration
+	ShareDeliveryCountLimit int32
+	ShareMaxRecordLocks     int32  // per partition
+	ShareAutoOffsetReset    string // "latest", "earliest" or "by_duration:..."
+	ShareIsolationLevel     string
+	ShareRenewAcknowledge   bool
+	DeadLetterTopic         string
+	DeadLetterCopyRecord    bool
+
+	StreamsSessionTimeout        time.Duration
+	StreamsHeartbeatInterval     time.Duration
+	StreamsAssignmentInterval    time.Duration
+	StreamsInitialDelay          time.Duration
+	StreamsTaskOffsetInterval    time.Duration
+	StreamsStandbyReplicas       int32
+	StreamsAcceptableRecoveryLag int64 // records
+	StreamsRackAwareTags         []string
+	StreamsAssignor              string
 }
 
 func compileGroup(get func(key string) Value) Group {
 	return Group{
-		ConsumerSessionTimeout:     get("consumer.session.timeout.ms").Millis(),
-		ConsumerHeartbeatInterval:  get("consumer.heartbeat.interval.ms").Millis(),
-		ConsumerAssignmentInterval: get("consumer.assignment.interval.ms").Millis(),
-		ConsumerAssignorOffload:    get("consumer.assignor.offload.enable").Bool(),
-		ShareSessionTimeout:        get("share.session.timeout.ms").Millis(),
-		ShareHeartbeatInterval:     get("share.heartbeat.interval.ms").Millis(),
-		ShareAssignmentInterval:    get("share.assignment.interval.ms").Millis(),
-		ShareRecordLockDuration:    get("share.record.lock.duration.ms").Millis(),
-		ShareDeliveryCountLimit:    get("share.delivery.count.limit").Int32(),
-		ShareMaxRecordLocks:        get("share.partition.max.record.locks").Int32(),
-		ShareAutoOffsetReset:       get("share.auto.offset.reset").Text(),
-		ShareIsolationLevel:        get("share.isolation.level").Text(),
-		ShareRenewAcknowledge:      get("share.renew.acknowledge.enable").Bool(),
-		DeadLetterTopic:            get("errors.deadletterqueue.topic.name").Text(),
-		DeadLetterCopyRecord:       get("errors.deadletterqueue.copy.record.enable").Bool(),
-		StreamsSessionTimeout:      get("streams.session.timeout.ms").Millis(),
-		StreamsHeartbeatInterval:   get("streams.heartbeat.interval.ms").Millis(),
-		StreamsStandbyReplicas:     get("streams.num.standby.replicas").Int32(),
-		StreamsInitialDelay:        get("streams.initial.rebalance.delay.ms").Millis(),
+		ConsumerSessionTimeout:       get("consumer.session.timeout.ms").Millis(),
+		ConsumerHeartbeatInterval:    get("consumer.heartbeat.interval.ms").Millis(),
+		ConsumerAssignmentInterval:   get("consumer.assignment.interval.ms").Millis(),
+		ConsumerAssignorOffload:      get("consumer.assignor.offload.enable").Bool(),
+		ShareSessionTimeout:          get("share.session.timeout.ms").Millis(),
+		ShareHeartbeatInterval:       get("share.heartbeat.interval.ms").Millis(),
+		ShareAssignmentInterval:      get("share.assignment.interval.ms").Millis(),
+		ShareRecordLockDuration:      get("share.record.lock.duration.ms").Millis(),
+		ShareDeliveryCountLimit:      get("share.delivery.count.limit").Int32(),
+		ShareMaxRecordLocks:          get("share.partition.max.record.locks").Int32(),
+		ShareAutoOffsetReset:         get("share.auto.offset.reset").Text(),
+		ShareIsolationLevel:          get("share.isolation.level").Text(),
+		ShareRenewAcknowledge:        get("share.renew.acknowledge.enable").Bool(),
+		DeadLetterTopic:              get("errors.deadletterqueue.topic.name").Text(),
+		DeadLetterCopyRecord:         get("errors.deadletterqueue.copy.record.enable").Bool(),
+		StreamsSessionTimeout:        get("streams.session.timeout.ms").Millis(),
+		StreamsHeartbeatInterval:     get("streams.heartbeat.interval.ms").Millis(),
+		StreamsAssignmentInterval:    get("streams.assignment.interval.ms").Millis(),
+		StreamsInitialDelay:          get("streams.initial.rebalance.delay.ms").Millis(),
+		StreamsTaskOffsetInterval:    get("streams.task.offset.interval.ms").Millis(),
+		StreamsStandbyReplicas:       get("streams.num.standby.replicas").Int32(),
+		StreamsAcceptableRecoveryLag: get("streams.acceptable.recovery.lag").Int64(),
+		StreamsRackAwareTags:         get("streams.rack.aware.assignment.tags").List(),
+		StreamsAssignor:              get("streams.assignor.name").Text(),
 	}
 }
 

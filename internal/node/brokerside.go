@@ -321,6 +321,19 @@ func (n *Node) groupOptions() (group.Options, error) {
 			AssignmentInterval: s.ConsumerAssignmentInterval,
 		}
 	}
+	taskAssignors, err := group.ParseTaskAssignors(g.StreamsAssignors)
+	if err != nil {
+		return group.Options{}, err
+	}
+	streams := func(own map[string]string) group.StreamsSettings {
+		s := n.live.Current().GroupWith(own)
+		return group.StreamsSettings{
+			SessionTimeout: s.StreamsSessionTimeout, HeartbeatInterval: s.StreamsHeartbeatInterval,
+			AssignmentInterval: s.StreamsAssignmentInterval, InitialDelay: s.StreamsInitialDelay,
+			TaskOffsetInterval: s.StreamsTaskOffsetInterval, StandbyReplicas: int(s.StreamsStandbyReplicas),
+			AcceptableRecoveryLag: s.StreamsAcceptableRecoveryLag, RackAwareTags: s.StreamsRackAwareTags, Assignor: s.StreamsAssignor,
+		}
+	}
 	return group.Options{
 		Log: n.replicas.CoordinatorLog(group.Topic), Clock: n.o.Clock, Logger: n.logger, Rand: n.rand,
 		Config: group.Config{
@@ -330,6 +343,7 @@ func (n *Node) groupOptions() (group.Options, error) {
 			OffsetMetadataMaxSize: int(g.OffsetMetadataMaxBytes), CommitTimeout: g.OffsetsCommitTimeout,
 			Assignors: assignors, ConsumerMaxSize: int(g.ConsumerMaxSize), Group: settings,
 			Migration: group.ParseMigrationPolicy(g.ConsumerMigrationPolicy), RegexRefreshInterval: g.ConsumerRegexRefresh,
+			StreamsMaxSize: int(g.StreamsMaxSize), TaskAssignors: taskAssignors, StreamsGroup: streams,
 		},
 		Linger: linger, Compression: record.Codec(g.OffsetsCompression), CachedBufferBytes: int(g.CachedBufferMaxBytes), LoadBufferBytes: int(g.OffsetsLoadBuffer),
 	}, nil
