@@ -33,12 +33,9 @@ func TestChaos(t *testing.T) {
 		pause := time.Duration(rng.IntN(4000)) * time.Millisecond
 		switch op := rng.IntN(6); {
 		case op < 2:
-			c.logf("freeze %s for %v", m, pause)
-			m.set(m.proc, true)
-			m.proc.Freeze(t)
+			c.freeze(m)
 			time.Sleep(pause)
-			m.proc.Thaw(t)
-			m.set(m.proc, false)
+			c.thaw(m)
 		case op == 2:
 			m.stop()
 			time.Sleep(pause / 4)

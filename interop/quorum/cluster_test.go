@@ -51,6 +51,8 @@ type member struct {
 	dir         string // server.properties and logs; the data is in dir/data
 	directoryID string
 	addr        string // of the broker, "" for a controller only
+	behind      string // where the broker itself listens, if that isn't addr
+	doors       []*door
 	controller  string // address of the controller, "" for a broker only
 	extra       []string
 	proc        process // nil while it doesn't run
@@ -66,7 +68,8 @@ type cluster struct {
 	members  []*member
 	settings []string
 	static   bool
-	box      *kafka.Toolbox
+	box      *kafka.Toolbox // nil without nodes of Kafka's
+	mesh     *mesh          // nil when all are connected directly
 	start    time.Time
 
 	mu        sync.Mutex   // guards proc and frozen of the members, as changes of topics look at them too
@@ -116,6 +119,24 @@ const (
 func newCluster(tb testing.TB, static bool, kinds []kind, settings ...string) *cluster {
 	tb.Helper()
 	c := &cluster{tb: tb, static: static, settings: slices.Concat(small, settings), box: kafka.NewToolbox(tb), start: time.Now()}
+	c.found(kinds)
+	return c
+}
+
+// newMeshed is newCluster with a dynamic quorum and a mesh that connects the nodes.
+func newMeshed(tb testing.TB, kinds []kind, settings ...string) *cluster {
+	tb.Helper()
+	c := &cluster{tb: tb, settings: slices.Concat(small, settings), mesh: newMesh(tb), start: time.Now()}
+	if slices.Contains(kinds, kafkaKind) {
+		c.box = kafka.NewToolbox(tb)
+	}
+	c.found(kinds)
+	return c
+}
+
+// found makes combined nodes of the given kinds the first members, and the voters.
+func (c *cluster) found(kinds []kind) {
+	c.tb.Helper()
 	count := map[kind]int{}
 	for _, k := range kinds {
 		count[k]++
@@ -132,15 +153,12 @@ func newCluster(tb testing.TB, static bool, kinds []kind, settings ...string) *c
 	for _, m := range c.members {
 		m.format(c.formatFlags(c.members)...)
 	}
-	tb.Cleanup(func() {
-		c.keepLogs()
-	})
-	return c
+	c.tb.Cleanup(c.keepLogs)
 }
 
 // add makes another member, which is neither configured nor formatted.
 func (c *cluster) add(k kind, roles string, extra ...string) *member {
-	ports := kafka.FreePorts(c.tb, 2)
+	ports := freePorts(c.tb, 2)
 	id := make([]byte, 16)
 	rand.Read(id)
 	id[0] = 'A' // never "-" as the first character, which tools would take for an option
@@ -157,6 +175,9 @@ func (c *cluster) add(k kind, roles string, extra ...string) *member {
 		m.extra = append(m.extra, "listeners=CONTROLLER://"+m.controller, "advertised.listeners=CONTROLLER://"+m.controller)
 	case brokerOnly:
 		m.extra = append(m.extra, "listeners=PLAINTEXT://"+m.addr, "advertised.listeners=PLAINTEXT://"+m.addr)
+	}
+	if c.mesh != nil {
+		m.extra = append(m.extra, c.mesh.doors(m)...)
 	}
 	m.extra = append(m.extra, extra...)
 	c.members = append(c.members, m)
@@ -177,6 +198,26 @@ func (c *cluster) configure(voters []*member) {
 		}
 		kafka.WriteProperties(c.tb, m.dir, kafka.Properties(int(m.id), port(m.addr), port(m.controller), m.data(), lines...))
 	}
+}
+
+// given are the ports that members and doors have: one that is closed for a while is still taken.
+var given = struct {
+	mu    sync.Mutex // guards ports
+	ports map[int]bool
+}{ports: map[int]bool{}}
+
+// freePorts are ports that nobody listens on, and that nobody else here has.
+func freePorts(tb testing.TB, n int) (ports []int) {
+	tb.Helper()
+	given.mu.Lock()
+	defer given.mu.Unlock()
+	for len(ports) < n {
+		if p := kafka.FreePorts(tb, 1)[0]; !given.ports[p] {
+			given.ports[p] = true
+			ports = append(ports, p)
+		}
+	}
+	return ports
 }
 
 func port(addr string) int {
@@ -222,8 +263,14 @@ func (m *member) launch() {
 	m.c.logf("start %s", m)
 	m.launched = time.Now()
 	addr := m.addr
-	if addr == "" {
+	switch {
+	case addr == "":
 		addr = m.controller
+	case m.behind != "":
+		addr = m.behind
+	}
+	for _, d := range m.doors {
+		d.unlock()
 	}
 	switch m.kind {
 	case gregorKind:
@@ -249,6 +296,9 @@ func (m *member) kill() {
 	p := m.proc
 	m.set(nil, false)
 	p.Kill()
+	for _, d := range m.doors {
+		d.lock()
+	}
 }
 
 func (m *member) stop() {
@@ -257,6 +307,23 @@ func (m *member) stop() {
 	p := m.proc
 	m.set(nil, false)
 	p.Stop(m.c.tb)
+	for _, d := range m.doors {
+		d.lock()
+	}
+}
+
+// freeze stops a member where it is; thaw lets it go on.
+func (c *cluster) freeze(m *member) {
+	c.tb.Helper()
+	c.logf("freeze %s", m)
+	m.set(m.proc, true)
+	m.proc.Freeze(c.tb)
+}
+
+func (c *cluster) thaw(m *member) {
+	c.tb.Helper()
+	m.proc.Thaw(c.tb)
+	m.set(m.proc, false)
 }
 
 func (c *cluster) logf(format string, args ...any) {
@@ -361,13 +428,10 @@ func (c *cluster) lead(k kind) *member {
 		if now, epoch = c.leader(); now.kind == k {
 			return "", true
 		}
-		c.logf("freeze %s", now)
 		frozen := now
-		frozen.set(frozen.proc, true)
-		frozen.proc.Freeze(c.tb)
+		c.freeze(frozen)
 		now, epoch = c.leader()
-		frozen.proc.Thaw(c.tb)
-		frozen.set(frozen.proc, false)
+		c.thaw(frozen)
 		c.caughtUp(frozen)
 		return fmt.Sprintf("%s leads in epoch %d", now, epoch), false
 	})
