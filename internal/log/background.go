@@ -259,7 +259,7 @@ func (l *Log) nameIdentity() error {
 
 // flushOld syncs logs whose flush.ms has passed since their last sync.
 func (m *Manager) flushOld(now time.Time) {
-	for l := range m.Logs() {
+	for l := range m.every() {
 		every := l.cfg.Load().FlushInterval
 		if every <= 0 || every == maxOffset {
 			continue
@@ -275,7 +275,7 @@ func (m *Manager) flushOld(now time.Time) {
 
 func (m *Manager) expireProducers() {
 	now := m.e.nowMs()
-	for l := range m.Logs() {
+	for l := range m.every() {
 		l.mu.Lock()
 		if n := l.prod.expire(now, m.e.producerExpiration); n > 0 {
 			l.touched = true

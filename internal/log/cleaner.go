@@ -690,6 +690,9 @@ func (l *Log) replaceSegments(old []*segment, dest *segment) error {
 func (m *Manager) CleanOnce(ctx context.Context) (cleaned bool, err error) {
 	var best cleanable
 	for l := range m.Logs() {
+		if m.Future(l.tp) != nil {
+			continue // what goes here while it is copied would stay there
+		}
 		c, ok, err := l.cleanable()
 		if err != nil {
 			if diskFailed(err) {

@@ -67,6 +67,8 @@ type Options struct {
 	Rand *rand.Rand
 	// Progress is told how far loading is, from several goroutines; may be nil.
 	Progress func(Progress)
+	// Cordoned says whether a directory takes no new replicas, as long as there are others; nil takes them all.
+	Cordoned func(dir string) bool
 	// OnDirFailure is called once for each directory that goes offline, on a goroutine of its own; may be nil.
 	OnDirFailure func(dir string, err error)
 }
@@ -126,8 +128,11 @@ type Manager struct {
 	e    *engine
 	dirs []*logDir
 	logs sync.Map // TopicPartition -> *Log
+	// futures are the logs that replicas move to.
+	futures sync.Map // TopicPartition -> *Log
 
-	create sync.Mutex // one creation, deletion or move of a replica at a time; before logDir.mu
+	create    sync.Mutex                // one creation, deletion or move of a replica at a time; before logDir.mu
+	preferred map[TopicPartition]string // where replicas that don't exist yet are wanted; guarded by create
 
 	bg background
 }
@@ -250,6 +255,9 @@ func (m *Manager) open(ctx context.Context) error {
 				return fatalf("partition %s is both in %s and in %s", tp, l.Dir(), other.(*Log).Dir())
 			}
 		}
+	}
+	if err := m.settleFutures(); err != nil {
+		return err
 	}
 	var offline []error
 	for _, d := range m.dirs {
@@ -580,6 +588,12 @@ func (m *Manager) GetOrCreateIn(tp TopicPartition, topicID uuid.UUID, cfg Config
 		return l, m.adoptTopicID(l, topicID)
 	}
 	d := m.chooseDir(dirID)
+	if want, ok := m.preferred[tp]; ok {
+		d = m.dirAt(want)
+		if err := m.CheckDir(want); err != nil {
+			return nil, fmt.Errorf("create %s: %w", tp, err)
+		}
+	}
 	if d == nil {
 		return nil, &storageError{fmt.Errorf("create %s: no log directory is online", tp)}
 	}
@@ -600,6 +614,7 @@ func (m *Manager) GetOrCreateIn(tp TopicPartition, topicID uuid.UUID, cfg Config
 	d.recoveryDirty.Store(true)
 	d.hwDirty.Store(true)
 	m.logs.Store(tp, l)
+	delete(m.preferred, tp)
 	m.bg.identityLater(l)
 	return l, nil
 }
@@ -621,7 +636,7 @@ func (m *Manager) adoptTopicID(l *Log, id uuid.UUID) error {
 
 func (m *Manager) chooseDir(id uuid.UUID) *logDir {
 	var best *logDir
-	least := 0
+	least, bestCordoned := 0, false
 	for _, d := range m.dirs {
 		if d.offline() != nil {
 			continue
@@ -632,8 +647,9 @@ func (m *Manager) chooseDir(id uuid.UUID) *logDir {
 		d.mu.Lock()
 		n := len(d.logs) + len(d.futures)
 		d.mu.Unlock()
-		if best == nil || n < least {
-			best, least = d, n
+		cordoned := m.o.Cordoned != nil && m.o.Cordoned(d.path)
+		if best == nil || bestCordoned && !cordoned || bestCordoned == cordoned && n < least {
+			best, least, bestCordoned = d, n, cordoned
 		}
 	}
 	return best
@@ -667,8 +683,8 @@ func (e *engine) create(tp TopicPartition, dir string, parent *logDir, topicID u
 	return l, nil
 }
 
-// Delete removes a replica: its directory is renamed at once and removed after the delay. Slices that were handed out stay
-// readable.
+// Delete removes a replica, and the future log that it moves to: its directory is renamed at once and removed after the delay.
+// Slices that were handed out stay readable.
 func (m *Manager) Delete(tp TopicPartition) error {
 	m.create.Lock()
 	defer m.create.Unlock()
@@ -682,7 +698,7 @@ func (m *Manager) Delete(tp TopicPartition) error {
 	delete(d.logs, tp)
 	d.noteStaleLocked(tp)
 	d.mu.Unlock()
-	return m.retire(l)
+	return errors.Join(m.dropFuture(tp), m.retire(l))
 }
 
 // retire renames a log's directory for deletion and closes it.

@@ -8,7 +8,7 @@ import (
 
 // RunRetention deletes what the topics' configurations let go: it runs by itself every log.retention.check.interval.ms.
 func (m *Manager) RunRetention() {
-	for l := range m.Logs() {
+	for l := range m.every() {
 		if l.parent.offline() != nil {
 			continue
 		}
