@@ -265,20 +265,24 @@ func (p *Partition) Committed(leaderEpoch int32, end int64) bool {
 // parkAck parks w, unless the high watermark is there already or never will be, led from here.
 func (p *Partition) parkAck(w ackWait) (err *api.Error, parked bool) {
 	p.waitMu.Lock()
-	defer p.waitMu.Unlock()
+	// Counted before the high watermark is read: whoever raises it from here on sees that there is somebody to tell.
+	p.nAcks.Add(1)
 	hw, r := p.log.HighWatermark(), p.role.Load() // in this order, as in Committed
-	if err := p.gone.Load(); err != nil && hw < w.offset {
-		return err, false
+	gone := p.gone.Load()
+	if hw < w.offset && gone == nil && r.leadsIn(w.leaderEpoch) {
+		p.acks.push(w)
+		p.waitMu.Unlock()
+		return nil, true
 	}
-	if !r.leadsIn(w.leaderEpoch) {
+	p.nAcks.Add(-1)
+	p.waitMu.Unlock()
+	switch {
+	case gone != nil && hw < w.offset:
+		return gone, false
+	case !r.leadsIn(w.leaderEpoch):
 		return api.ErrNotLeaderOrFollower, false
 	}
-	if hw >= w.offset {
-		return p.ackError(r), false
-	}
-	p.acks.push(w)
-	p.nAcks.Add(1)
-	return nil, true
+	return p.ackError(r), false
 }
 
 func (p *Partition) unparkAck(op *AckOp, offset int64) {

@@ -61,6 +61,41 @@ func TestTimedOutAcksAreNotKept(t *testing.T) {
 	})
 }
 
+// A wait that is parked while the high watermark passes its record must not miss it. When one does, the bubble's minute is over
+// at once.
+func TestAckParkedWhileTheHighWatermarkMoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newWorld(t).heldBack()
+		w := &world{t: t, m: p.m}
+		const n = 5000
+		var end, missed atomic.Int64
+		go func() {
+			for hw := int64(0); hw < n; {
+				if e := end.Load(); e > hw {
+					hw = e
+					p.raise(hw)
+					p.Wake()
+				}
+			}
+		}()
+		for range n {
+			e := w.append(p, "v").LastOffset + 1
+			op := NewAckOp(1, func(errs []*api.Error) {
+				if errs[0] != nil {
+					missed.Add(1)
+				}
+			})
+			end.Store(e)
+			op.Wait(0, p, 0, e)
+			op.Start(time.Minute)
+		}
+		time.Sleep(2 * time.Minute)
+		if n := missed.Load(); n > 0 {
+			t.Errorf("%d waits have missed the high watermark", n)
+		}
+	})
+}
+
 // TestAckQueue compares the queue with a plain list.
 func TestAckQueue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
