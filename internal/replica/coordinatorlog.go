@@ -49,7 +49,7 @@ func (c *CoordinatorLog) Read(partition int32, offset int64, buf []byte) ([]byte
 	if err != nil {
 		return nil, err
 	}
-	data, err := p.log.Read(offset, len(buf), log.ReadLogEnd, true)
+	data, err := p.log().Read(offset, len(buf), log.ReadLogEnd, true)
 	if err != nil {
 		return nil, fmt.Errorf("read %s-%d from %d: %w", c.topic, partition, offset, err)
 	}
@@ -82,7 +82,7 @@ func (c *CoordinatorLog) Offsets(partition int32) (start, highWatermark, end int
 	if err != nil {
 		return 0, 0, 0, err
 	}
-	return p.log.LogStartOffset(), p.log.HighWatermark(), p.log.EndOffset(), nil
+	return p.log().LogStartOffset(), p.log().HighWatermark(), p.log().EndOffset(), nil
 }
 
 // MaxBatchBytes is the topic's max.message.bytes.
@@ -91,5 +91,5 @@ func (c *CoordinatorLog) MaxBatchBytes(partition int32) int {
 	if err != nil {
 		return int(log.DefaultConfig().MaxMessageBytes)
 	}
-	return int(p.log.Config().MaxMessageBytes)
+	return int(p.log().Config().MaxMessageBytes)
 }

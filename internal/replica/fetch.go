@@ -104,19 +104,19 @@ func (p *Partition) Read(spec FetchSpec, by *Reader, limits ReadLimits, res *Fet
 	if by.Rack != "" && by.Follower == NoFollower && r.leader && p.m.rackAware {
 		if id := p.nearReplica(r, by.Rack, spec.FetchOffset); id >= 0 {
 			res.PreferredReadReplica = id
-			res.LogStartOffset, res.LastStableOffset, res.HighWatermark, res.logEnd = p.log.Offsets()
+			res.LogStartOffset, res.LastStableOffset, res.HighWatermark, res.logEnd = p.log().Offsets()
 			return
 		}
 	}
 	if spec.LastFetchedEpoch >= 0 {
-		epoch, end, ok := p.log.EndOffsetForEpoch(spec.LastFetchedEpoch)
+		epoch, end, ok := p.log().EndOffsetForEpoch(spec.LastFetchedEpoch)
 		switch {
-		case !ok, spec.FetchOffset < p.log.LogStartOffset():
+		case !ok, spec.FetchOffset < p.log().LogStartOffset():
 			res.fail(api.ErrOffsetOutOfRange)
 			return
 		case epoch < spec.LastFetchedEpoch || end < spec.FetchOffset:
 			res.Diverging = &EpochEnd{Epoch: epoch, EndOffset: end}
-			res.LogStartOffset, res.LastStableOffset, res.HighWatermark, res.logEnd = p.log.Offsets()
+			res.LogStartOffset, res.LastStableOffset, res.HighWatermark, res.logEnd = p.log().Offsets()
 			return
 		}
 	}
@@ -128,7 +128,7 @@ func (p *Partition) Read(spec FetchSpec, by *Reader, limits ReadLimits, res *Fet
 		// It is told what it always is, but gets no records.
 		res.Throttled, limits.MaxBytes, limits.MinOne = true, 0, false
 	}
-	data, err := p.log.Read(spec.FetchOffset, min(limits.MaxBytes, int(spec.MaxBytes)), limits.Isolation, limits.MinOne)
+	data, err := p.log().Read(spec.FetchOffset, min(limits.MaxBytes, int(spec.MaxBytes)), limits.Isolation, limits.MinOne)
 	if err != nil {
 		// OFFSET_OUT_OF_RANGE and the like carry no watermarks, as in Kafka.
 		res.fail(err)
@@ -145,7 +145,7 @@ func (p *Partition) Read(spec FetchSpec, by *Reader, limits ReadLimits, res *Fet
 		return
 	}
 	// What the fetch has just committed is told with the answer to it.
-	res.HighWatermark = p.log.HighWatermark()
+	res.HighWatermark = p.log().HighWatermark()
 }
 
 // checkFetch says why a fetch can't be served at all.
@@ -201,9 +201,9 @@ func (p *Partition) changedSince(n *fetchNode) bool {
 		return true
 	}
 	if n.wait.follower {
-		return p.log.EndOffset() != n.end
+		return p.log().EndOffset() != n.end
 	}
-	return p.log.HighWatermark() != n.hw
+	return p.log().HighWatermark() != n.hw
 }
 
 // Gone says whether the replica is no longer to be used: it was dropped, or its log directory is offline.

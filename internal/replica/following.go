@@ -32,7 +32,7 @@ func (p *Partition) asFollower(leaderEpoch int32, f func() error) error {
 // stillAsked is asFollower for what a leader says of a log that ends at offset.
 func (p *Partition) stillAsked(leaderEpoch int32, offset int64, f func() error) error {
 	return p.asFollower(leaderEpoch, func() error {
-		if p.log.EndOffset() != offset {
+		if p.log().EndOffset() != offset {
 			return errNotFollowing // somebody has changed the log since it was asked for
 		}
 		return f()
@@ -40,8 +40,8 @@ func (p *Partition) stillAsked(leaderEpoch int32, offset int64, f func() error) 
 }
 
 func (p *Partition) position() position {
-	at := position{offset: p.log.EndOffset(), epoch: log.NoEpoch, logStart: p.log.LogStartOffset()}
-	if e, ok := p.log.LatestEpoch(); ok {
+	at := position{offset: p.log().EndOffset(), epoch: log.NoEpoch, logStart: p.log().LogStartOffset()}
+	if e, ok := p.log().LatestEpoch(); ok {
 		at.epoch = e
 	}
 	return at
@@ -52,8 +52,8 @@ func (p *Partition) position() position {
 func (p *Partition) beginFollowing(leaderEpoch int32) (at position, err error) {
 	err = p.asFollower(leaderEpoch, func() error {
 		at = p.position()
-		if hw := p.log.HighWatermark(); at.epoch == log.NoEpoch && at.offset > hw {
-			if err := p.log.TruncateTo(hw); err != nil {
+		if hw := p.log().HighWatermark(); at.epoch == log.NoEpoch && at.offset > hw {
+			if err := p.log().TruncateTo(hw); err != nil {
 				return err
 			}
 			at = p.position()
@@ -72,8 +72,8 @@ func (p *Partition) appendFetched(leaderEpoch int32, offset int64, records []byt
 			}
 		}
 		p.raise(highWatermark)
-		if hw := p.log.HighWatermark(); logStart > p.log.LogStartOffset() {
-			if err := p.log.IncrementLogStart(min(logStart, hw), "the leader's log start offset"); err != nil {
+		if hw := p.log().HighWatermark(); logStart > p.log().LogStartOffset() {
+			if err := p.log().IncrementLogStart(min(logStart, hw), "the leader's log start offset"); err != nil {
 				return err
 			}
 		}
@@ -87,17 +87,17 @@ func (p *Partition) appendFetched(leaderEpoch int32, offset int64, records []byt
 }
 
 func (p *Partition) appendBytes(records []byte) error {
-	_, err := p.log.AppendFollower(records)
+	_, err := p.log().AppendFollower(records)
 	if e, ok := errors.AsType[*log.UnexpectedOffsetError](err); ok {
 		// The leader's log may begin in the middle of a batch. An empty log that began there begins with the batch instead.
-		start, _, _, end := p.log.Offsets()
+		start, _, _, end := p.log().Offsets()
 		if start != end || e.LastOffset < end {
 			return err
 		}
-		if err := p.log.TruncateFully(e.FirstOffset); err != nil {
+		if err := p.log().TruncateFully(e.FirstOffset); err != nil {
 			return err
 		}
-		_, err = p.log.AppendFollower(records)
+		_, err = p.log().AppendFollower(records)
 	}
 	if err == nil {
 		p.grew(len(records))
@@ -127,10 +127,10 @@ func untilEpoch(records []byte, leaderEpoch int32) []byte {
 func (p *Partition) truncateDiverging(leaderEpoch int32, offset int64, leader EpochEnd) (at position, err error) {
 	err = p.stillAsked(leaderEpoch, offset, func() error {
 		to := leader.EndOffset
-		if _, end, ok := p.log.EndOffsetForEpoch(leader.Epoch); ok {
+		if _, end, ok := p.log().EndOffsetForEpoch(leader.Epoch); ok {
 			to = min(to, end)
 		}
-		if err := p.log.TruncateTo(max(to, 0)); err != nil {
+		if err := p.log().TruncateTo(max(to, 0)); err != nil {
 			return err
 		}
 		at = p.position()
@@ -147,9 +147,9 @@ func (p *Partition) outOfRange(leaderEpoch int32, offset, leaderStart, leaderEnd
 		switch {
 		case leaderEnd < offset:
 			// An unclean election: the leader has less than was committed.
-			err = p.log.TruncateTo(leaderEnd)
+			err = p.log().TruncateTo(leaderEnd)
 		case leaderStart > offset:
-			err = p.log.TruncateFully(leaderStart)
+			err = p.log().TruncateFully(leaderStart)
 		}
 		at = p.position()
 		return err

@@ -425,7 +425,7 @@ func (m *Manager) reconfigure(topic string, now *config.Broker) {
 	t.config.Store(&cfg)
 	for _, p := range *t.parts.Load() {
 		if p != nil {
-			p.log.SetConfig(LogConfig(&cfg))
+			p.log().SetConfig(LogConfig(&cfg))
 			p.configure(&cfg)
 		}
 	}
@@ -437,7 +437,7 @@ func (m *Manager) FailDirectory(dir string) {
 	m.publishMu.Lock()
 	defer m.publishMu.Unlock()
 	for _, p := range m.All() {
-		if p.log.Dir() == dir {
+		if p.log().ParentDir() == dir {
 			p.drop(api.ErrKafkaStorageError)
 			m.unfollow(p)
 		}

@@ -17,8 +17,8 @@ type Partition struct {
 	m       *Manager
 	tp      log.TopicPartition
 	topicID uuid.UUID
-	log     *log.Log
-	minISR  atomic.Int32 // the topic's min.insync.replicas
+	current atomic.Pointer[log.Log] // see log()
+	minISR  atomic.Int32            // the topic's min.insync.replicas
 	// leaderThrottled and followerThrottled say which quotas hold for this replica while it leads and while it follows.
 	leaderThrottled, followerThrottled atomic.Bool
 
@@ -50,7 +50,8 @@ type Partition struct {
 }
 
 func newPartition(m *Manager, t *Topic, l *log.Log) *Partition {
-	p := &Partition{m: m, tp: l.TopicPartition(), topicID: t.id, log: l, st: newState(m.nodeID)}
+	p := &Partition{m: m, tp: l.TopicPartition(), topicID: t.id, st: newState(m.nodeID)}
+	p.current.Store(l)
 	p.configure(t.Config())
 	p.fetches.prev, p.fetches.next = &p.fetches, &p.fetches
 	p.role.Store(p.st.role)
@@ -70,7 +71,11 @@ func (p *Partition) TopicPartition() log.TopicPartition { return p.tp }
 func (p *Partition) TopicID() uuid.UUID { return p.topicID }
 
 // Log is the partition's log. It must not be appended to but through the partition.
-func (p *Partition) Log() *log.Log { return p.log }
+func (p *Partition) Log() *log.Log { return p.log() }
+
+// log is the partition's log. It is another one after a move between log directories, with the same records; it changes only while
+// mu and stMu are held.
+func (p *Partition) log() *log.Log { return p.current.Load() }
 
 // Leader tells who leads the partition (-1: nobody) and in which leader epoch.
 func (p *Partition) Leader() (leaderID, leaderEpoch int32) {
@@ -142,7 +147,7 @@ func (p *Partition) Append(records []byte, opts AppendOptions) (log.AppendInfo, 
 			"The size of the current ISR %v is insufficient to satisfy the min.isr requirement of %d for partition %s",
 			r.isr, min, p.tp)
 	}
-	info, err := p.log.Append(records, log.AppendOptions{
+	info, err := p.log().Append(records, log.AppendOptions{
 		LeaderEpoch: r.leaderEpoch, Origin: opts.Origin, Validation: opts.Validation,
 		TransactionVersion: opts.TransactionVersion, Guard: opts.Guard})
 	if err != nil || info.Duplicate {
@@ -150,7 +155,7 @@ func (p *Partition) Append(records []byte, opts AppendOptions) (log.AppendInfo, 
 	}
 	if r.alone() {
 		// Appends of several connections get here in any order, so the mark may only rise.
-		p.log.RaiseHighWatermark(p.log.EndOffset())
+		p.log().RaiseHighWatermark(p.log().EndOffset())
 		p.committed.Add(int64(len(records)))
 		return info, nil
 	}
@@ -163,13 +168,13 @@ func (p *Partition) Append(records []byte, opts AppendOptions) (log.AppendInfo, 
 
 // grew counts n bytes that were appended and are not known to be committed.
 func (p *Partition) grew(n int) {
-	p.growth.add(p.log.EndOffset(), int64(n))
+	p.growth.add(p.log().EndOffset(), int64(n))
 	p.appended.Add(int64(n))
 }
 
 // raise moves the high watermark up to hw, if it is lower, and says whether it was.
 func (p *Partition) raise(hw int64) bool {
-	now, raised := p.log.RaiseHighWatermark(hw)
+	now, raised := p.log().RaiseHighWatermark(hw)
 	if raised {
 		p.committed.Add(max(p.growth.below(now), 1))
 	}
@@ -179,7 +184,7 @@ func (p *Partition) raise(hw int64) bool {
 // advanceLocked moves the leader's high watermark as far as it may go and says whether it moved. stMu is held, so that nobody
 // enters the ISR between the decision and the move.
 func (p *Partition) advanceLocked() bool {
-	hw, ok := p.st.highWatermark(p.m.clock.Now(), p.log.EndOffset(), int(p.minISR.Load()), p.m.lag, p.m.image.Load().Cluster)
+	hw, ok := p.st.highWatermark(p.m.clock.Now(), p.log().EndOffset(), int(p.minISR.Load()), p.m.lag, p.m.image.Load().Cluster)
 	return ok && p.raise(hw)
 }
 
@@ -187,13 +192,13 @@ func (p *Partition) advanceLocked() bool {
 func (p *Partition) Wake() {
 	if f := p.listener.Load(); f != nil {
 		// As in Committed, the role comes second.
-		if hw := p.log.HighWatermark(); p.role.Load().leader {
+		if hw := p.log().HighWatermark(); p.role.Load().leader {
 			(*f)(hw)
 		}
 	}
 	if p.nAcks.Load() > 0 {
 		p.waitMu.Lock()
-		reached := p.acks.popReached(p.log.HighWatermark(), nil)
+		reached := p.acks.popReached(p.log().HighWatermark(), nil)
 		p.nAcks.Add(-int32(len(reached)))
 		p.waitMu.Unlock()
 		if len(reached) > 0 {
@@ -233,7 +238,7 @@ func (p *Partition) ackError(r *role) *api.Error {
 func (p *Partition) wakeFetches(all bool) {
 	var buf [8]*FetchWait
 	fire := buf[:0]
-	hw := p.log.HighWatermark()
+	hw := p.log().HighWatermark()
 	p.waitMu.Lock()
 	appended, committed := p.appended.Swap(0), p.committed.Swap(0)
 	for f := p.fetches.next; f != &p.fetches; f = f.next {
@@ -258,7 +263,7 @@ func (p *Partition) wakeFetches(all bool) {
 // reached end while this broker led in the epoch. Afterwards a high watermark says nothing of it, since the log may have been cut.
 func (p *Partition) Committed(leaderEpoch int32, end int64) bool {
 	// In this order: a broker that still leads led when the high watermark was read.
-	hw := p.log.HighWatermark()
+	hw := p.log().HighWatermark()
 	return hw >= end && p.role.Load().leadsIn(leaderEpoch)
 }
 
@@ -267,7 +272,7 @@ func (p *Partition) parkAck(w ackWait) (err *api.Error, parked bool) {
 	p.waitMu.Lock()
 	// Counted before the high watermark is read: whoever raises it from here on sees that there is somebody to tell.
 	p.nAcks.Add(1)
-	hw, r := p.log.HighWatermark(), p.role.Load() // in this order, as in Committed
+	hw, r := p.log().HighWatermark(), p.role.Load() // in this order, as in Committed
 	gone := p.gone.Load()
 	if hw < w.offset && gone == nil && r.leadsIn(w.leaderEpoch) {
 		p.acks.push(w)
@@ -320,9 +325,9 @@ func (p *Partition) unparkFetch(n *fetchNode) {
 func (p *Partition) setRole(next *role) error {
 	p.mu.Lock()
 	p.stMu.Lock()
-	prev, end := p.st.role, p.log.EndOffset()
+	prev, end := p.st.role, p.log().EndOffset()
 	if next.leader && next.leaderEpoch > prev.leaderEpoch && next.partitionEpoch >= prev.partitionEpoch {
-		if err := p.log.AssignEpochStart(next.leaderEpoch, end); err != nil {
+		if err := p.log().AssignEpochStart(next.leaderEpoch, end); err != nil {
 			p.stMu.Unlock()
 			p.mu.Unlock()
 			return fmt.Errorf("lead %s in epoch %d: %w", p.tp, next.leaderEpoch, err)
@@ -360,11 +365,11 @@ func (p *Partition) noteFetch(r *role, by *Reader, spec FetchSpec, leaderEnd int
 	moved := p.advanceLocked()
 	low := int64(-1)
 	if p.nDelete.Load() > 0 {
-		low = p.st.lowWatermark(p.log.LogStartOffset(), cluster)
+		low = p.st.lowWatermark(p.log().LogStartOffset(), cluster)
 	}
 	var change *proposal
 	if p.m.alter != nil {
-		change = p.st.expand(by.Follower, p.log.HighWatermark(), cluster)
+		change = p.st.expand(by.Follower, p.log().HighWatermark(), cluster)
 	}
 	p.stMu.Unlock()
 	if change != nil {
@@ -383,7 +388,7 @@ func (p *Partition) noteFetch(r *role, by *Reader, spec FetchSpec, leaderEnd int
 func (p *Partition) lowWatermark() int64 {
 	p.stMu.Lock()
 	defer p.stMu.Unlock()
-	return p.st.lowWatermark(p.log.LogStartOffset(), p.m.image.Load().Cluster)
+	return p.st.lowWatermark(p.log().LogStartOffset(), p.m.image.Load().Cluster)
 }
 
 // parkDeleted parks w until the low watermark has reached its offset, unless it has or never will, led from here.
@@ -457,7 +462,7 @@ func (p *Partition) letIn() {
 func (p *Partition) expandLocked() *proposal {
 	cluster := p.m.image.Load().Cluster
 	for _, id := range p.st.role.replicas {
-		if change := p.st.expand(id, p.log.HighWatermark(), cluster); change != nil {
+		if change := p.st.expand(id, p.log().HighWatermark(), cluster); change != nil {
 			return change
 		}
 	}
@@ -471,7 +476,7 @@ func (p *Partition) checkISR() {
 		return
 	}
 	p.stMu.Lock()
-	change := p.st.shrink(p.m.clock.Now(), p.log.EndOffset(), p.m.lag)
+	change := p.st.shrink(p.m.clock.Now(), p.log().EndOffset(), p.m.lag)
 	moved := p.advanceLocked() // a replica that was waited for may have had its time
 	p.stMu.Unlock()
 	if change != nil {

@@ -49,13 +49,13 @@ func (w *world) append(p *Partition, values ...string) log.AppendInfo {
 // overtake does what a fetcher does when the leader that follows has none of the partition's records, but others that are committed.
 func (w *world) overtake(p *Partition) {
 	w.t.Helper()
-	if err := p.log.TruncateTo(0); err != nil {
+	if err := p.log().TruncateTo(0); err != nil {
 		w.t.Fatal(err)
 	}
 	if _, err := p.appendFetched(1, 0, testBatch(w.t, 0, 1, "x", "y"), 2, 0); err != nil {
 		w.t.Fatal(err)
 	}
-	if hw := p.log.HighWatermark(); hw != 2 {
+	if hw := p.log().HighWatermark(); hw != 2 {
 		w.t.Fatalf("high watermark %d", hw)
 	}
 }
@@ -141,7 +141,7 @@ func TestAnswersToAnotherPosition(t *testing.T) {
 	if _, err := p.outOfRange(1, 3, 0, 1); !errors.Is(err, errNotFollowing) {
 		t.Errorf("out of range: %v", err)
 	}
-	if end := p.log.EndOffset(); end != 2 {
+	if end := p.log().EndOffset(); end != 2 {
 		t.Errorf("the log ends at %d", end)
 	}
 }

@@ -33,11 +33,11 @@ func (p *Partition) Offset(ts int64, kind ReaderKind, readCommitted bool, leader
 	if err := p.checkReader(r, leaderEpoch, kind != Debugger); err != nil {
 		return noOffset, err
 	}
-	fetchable := p.log.EndOffset()
+	fetchable := p.log().EndOffset()
 	if kind == Consumer {
-		fetchable = p.log.HighWatermark()
+		fetchable = p.log().HighWatermark()
 		if readCommitted {
-			fetchable = p.log.LastStableOffset()
+			fetchable = p.log().LastStableOffset()
 		}
 	}
 	// A leader whose high watermark hasn't reached the beginning of its epoch doesn't know yet what is committed (KIP-207).
@@ -48,7 +48,7 @@ func (p *Partition) Offset(ts int64, kind ReaderKind, readCommitted bool, leader
 		}
 		return OffsetFound{Offset: fetchable, Timestamp: -1, LeaderEpoch: r.leaderEpoch}, nil
 	}
-	found, ok, err := p.log.OffsetForTimestamp(ts)
+	found, ok, err := p.log().OffsetForTimestamp(ts)
 	if err != nil {
 		return noOffset, err
 	}
@@ -69,7 +69,7 @@ func (p *Partition) catchesUp(r *role) bool {
 	}
 	p.stMu.Lock()
 	defer p.stMu.Unlock()
-	return p.st.epochStart > p.log.HighWatermark()
+	return p.st.epochStart > p.log().HighWatermark()
 }
 
 // checkReader is checkLeader, with any replica accepted unless the leader is needed.
@@ -87,7 +87,7 @@ func (p *Partition) EndOffsetForEpoch(epoch, leaderEpoch int32) (EpochEnd, error
 	if err := p.checkLeader(p.role.Load(), leaderEpoch); err != nil {
 		return EpochEnd{Epoch: log.NoEpoch, EndOffset: log.UnknownOffset}, err
 	}
-	e, end, ok := p.log.EndOffsetForEpoch(epoch)
+	e, end, ok := p.log().EndOffsetForEpoch(epoch)
 	if !ok {
 		return EpochEnd{Epoch: log.NoEpoch, EndOffset: log.UnknownOffset}, nil
 	}
@@ -108,17 +108,17 @@ func (p *Partition) DeleteRecords(offset int64) (start, lowWatermark int64, err 
 	if err := p.checkLeader(p.role.Load(), -1); err != nil {
 		return -1, -1, err
 	}
-	if !p.log.Config().CleanupDelete {
+	if !p.log().Config().CleanupDelete {
 		return -1, -1, api.WithMessage(api.ErrPolicyViolation,
 			"Records of partition %s can not be deleted due to the configured policy", p.tp)
 	}
 	if offset == DeleteRecordsToHighWatermark {
-		offset = p.log.HighWatermark()
+		offset = p.log().HighWatermark()
 	}
 	if offset < 0 {
 		return -1, -1, api.WithMessage(api.ErrOffsetOutOfRange, "The offset %d for partition %s is not valid", offset, p.tp)
 	}
-	if err := p.log.IncrementLogStart(offset, "client delete records request"); err != nil {
+	if err := p.log().IncrementLogStart(offset, "client delete records request"); err != nil {
 		return -1, -1, err
 	}
 	return offset, p.lowWatermark(), nil

@@ -219,7 +219,7 @@ func (simTimer) Reset(time.Duration) bool { return false }
 // crash ends a broker's life; survive is how likely what was not synced is still there.
 func (w *simWorld) crash(b *simBroker, survive float64) {
 	for _, p := range b.partitions() {
-		_, _, hw, end := p.log.Offsets()
+		_, _, hw, end := p.log().Offsets()
 		w.logf("broker %d: partition %d has high watermark %d and end %d", b.id, p.tp.Partition, hw, end)
 	}
 	w.logf("broker %d crashes, survive %v", b.id, survive)
@@ -284,7 +284,7 @@ func (b *simBroker) publish(w *simWorld, d *metadata.Delta) {
 			w.in(b, 0, func() { w.pump(b, leader) })
 		}
 		if w.broken == brokenTruncation && b.where[p] != leader {
-			_ = p.log.TruncateTo(p.log.HighWatermark())
+			_ = p.log().TruncateTo(p.log().HighWatermark())
 		}
 		f.follow(p, r.leaderEpoch)
 		b.where[p] = leader

@@ -18,7 +18,7 @@ func (w *simWorld) check() {
 		}
 		for _, p := range b.partitions() {
 			id := p.tp.Partition
-			_, _, hw, _ := p.log.Offsets()
+			_, _, hw, _ := p.log().Offsets()
 			if hw < b.hw[id] {
 				w.fail("broker %d: high watermark of %d went back from %d to %d", b.id, id, b.hw[id], hw)
 			}
@@ -41,7 +41,7 @@ func (w *simWorld) check() {
 // checkFrom compares what a replica has from an offset on, up to its high watermark, with what others had there.
 func (w *simWorld) checkFrom(b *simBroker, p *Partition, at, hw int64) (next int64) {
 	id := p.tp.Partition
-	f, err := p.log.Read(at, 1<<20, log.ReadUncommitted, true)
+	f, err := p.log().Read(at, 1<<20, log.ReadUncommitted, true)
 	if err != nil {
 		w.fail("broker %d: read partition %d at %d: %v", b.id, id, at, err)
 		return hw
@@ -85,8 +85,8 @@ func (w *simWorld) well() error {
 		var first []byte
 		for _, b := range w.brokers[1:] {
 			part := b.m.TopicByID(simTopic).Partition(id)
-			_, _, hw, end := part.log.Offsets()
-			f, err := part.log.Read(0, 1<<30, log.ReadLogEnd, true)
+			_, _, hw, end := part.log().Offsets()
+			f, err := part.log().Read(0, 1<<30, log.ReadLogEnd, true)
 			if err != nil {
 				return err
 			}
@@ -138,7 +138,7 @@ func (w *simWorld) breakState(p *Partition) {
 		p.st.epochStart = 0
 	case brokenAck:
 		if p.st.role.leader {
-			p.log.RaiseHighWatermark(p.log.EndOffset())
+			p.log().RaiseHighWatermark(p.log().EndOffset())
 		}
 	}
 }

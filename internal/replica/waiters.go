@@ -294,7 +294,7 @@ func AwaitFetch(parts []FetchPartition, need int64, timeout time.Duration, follo
 		n.partition.parkFetch(n)
 		// What was appended between the read and the parking has told nobody.
 		missed = missed || n.partition.changedSince(n)
-		if follower && n.partition.log.HighWatermark() > n.hw {
+		if follower && n.partition.log().HighWatermark() > n.hw {
 			w.hurry()
 		}
 	}
@@ -373,7 +373,7 @@ func (f *flusher) run(p *Partition) {
 		}
 		f.mu.Unlock()
 		var failed *api.Error
-		if err := p.log.Flush(); err != nil {
+		if err := p.log().Flush(); err != nil {
 			failed = api.ErrKafkaStorageError
 		}
 		for _, done := range batch {
