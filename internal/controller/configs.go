@@ -12,6 +12,7 @@ import (
 
 	"gregor/internal/api"
 	"gregor/internal/message"
+	"gregor/internal/security"
 	"gregor/internal/timeline"
 )
 
@@ -513,15 +514,15 @@ func (m *configs) admit(rc *RequestContext, res resource, times map[resource]int
 	}
 	switch res.kind {
 	case kindTopic:
-		if !rc.allowed(opAlterConfigs, resourceTopic, res.name) {
+		if !rc.allowed(security.AlterConfigs, security.Topic, res.name) {
 			return api.ErrTopicAuthorizationFailed
 		}
 	case kindGroup:
-		if !rc.allowed(opAlterConfigs, resourceGroup, res.name) {
+		if !rc.allowed(security.AlterConfigs, security.Group, res.name) {
 			return api.ErrGroupAuthorizationFailed
 		}
 	case kindBroker, kindClientMetrics:
-		if !rc.allowed(opAlterConfigs, resourceCluster, clusterName) {
+		if !rc.allowed(security.AlterConfigs, security.Cluster, security.ClusterName) {
 			return api.ErrClusterAuthorizationFailed
 		}
 	default:

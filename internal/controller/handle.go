@@ -6,13 +6,11 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"gregor/internal/api"
+	"gregor/internal/security"
 )
 
 // handle decides on a request.
 func (c *Core) handle(rc *RequestContext, req kmsg.Request) (Result, error) {
-	if op, guarded := clusterOperation(req); guarded && !rc.allowed(op, resourceCluster, clusterName) {
-		return Result{}, api.ErrClusterAuthorizationFailed
-	}
 	switch r := req.(type) {
 	case *kmsg.CreateTopicsRequest:
 		return c.topics.create(rc, r)
@@ -51,11 +49,11 @@ func (c *Core) handle(rc *RequestContext, req kmsg.Request) (Result, error) {
 	case *kmsg.UnregisterControllerRequest:
 		return c.cluster.unregisterController(r)
 	case *kmsg.AlterUserSCRAMCredentialsRequest:
-		return c.scram.alter(rc, r)
+		return c.scram.alter(r)
 	case *kmsg.CreateACLsRequest:
-		return c.acls.create(rc, r)
+		return c.acls.create(r)
 	case *kmsg.DeleteACLsRequest:
-		return c.acls.delete(rc, r)
+		return c.acls.delete(r)
 	case *kmsg.CreateDelegationTokenRequest:
 		return c.tokens.create(rc, r)
 	case *kmsg.RenewDelegationTokenRequest:
@@ -66,21 +64,32 @@ func (c *Core) handle(rc *RequestContext, req kmsg.Request) (Result, error) {
 	return Result{}, fmt.Errorf("the controller doesn't serve %T: %w", req, error(api.ErrUnsupportedVersion))
 }
 
-// clusterOperation is what one must be allowed to do on the cluster to send a request at all.
-func clusterOperation(req kmsg.Request) (op int8, guarded bool) {
-	switch req.(type) {
-	case *kmsg.BrokerRegistrationRequest, *kmsg.BrokerHeartbeatRequest, *kmsg.AllocateProducerIDsRequest, *kmsg.AlterPartitionRequest,
-		*kmsg.AssignReplicasToDirsRequest, *kmsg.ControllerRegistrationRequest:
-		return opClusterAction, true
-	case *kmsg.UpdateFeaturesRequest, *kmsg.UnregisterBrokerRequest, *kmsg.UnregisterControllerRequest, *kmsg.ElectLeadersRequest,
-		*kmsg.AlterPartitionAssignmentsRequest:
-		return opAlter, true
-	case *kmsg.ListPartitionReassignmentsRequest:
-		return opDescribe, true
-	case *kmsg.AlterClientQuotasRequest:
-		return opAlterConfigs, true
+// ClusterOperation is what one must be allowed to do on the cluster for a controller to look at a request at all. The requests
+// about the quorum, which others answer, are among them.
+func ClusterOperation(key api.Key) (op security.Operation, guarded bool) {
+	switch key {
+	case api.BrokerRegistration, api.BrokerHeartbeat, api.AllocateProducerIds, api.AlterPartition, api.AssignReplicasToDirs,
+		api.ControllerRegistration, api.Envelope, api.Fetch, api.FetchSnapshot, api.Vote, api.BeginQuorumEpoch, api.EndQuorumEpoch,
+		api.UpdateRaftVoter:
+		return security.ClusterAction, true
+	case api.UpdateFeatures, api.UnregisterBroker, api.UnregisterController, api.ElectLeaders, api.AlterPartitionReassignments,
+		api.AlterUserScramCredentials, api.CreateAcls, api.DeleteAcls, api.AddRaftVoter, api.RemoveRaftVoter, api.DescribeCluster:
+		return security.Alter, true
+	case api.ListPartitionReassignments, api.DescribeQuorum, api.DescribeAcls:
+		return security.Describe, true
+	case api.AlterClientQuotas:
+		return security.AlterConfigs, true
 	}
 	return 0, false
+}
+
+// Authorize finds out whether whoever sends a request may send it at all.
+func (rc *RequestContext) Authorize(req kmsg.Request) error {
+	key := api.Key(req.Key())
+	if op, guarded := ClusterOperation(key); guarded && !rc.allowed(op, security.Cluster, security.ClusterName) {
+		return api.WithMessage(api.ErrClusterAuthorizationFailed, "%s needs %s permission.", key, op)
+	}
+	return nil
 }
 
 // ErrorResponse is the response that says that all of a request failed, in the places where its clients look.
@@ -198,7 +207,25 @@ func ErrorResponse(req kmsg.Request, err error) kmsg.Response {
 	case *kmsg.UnregisterControllerResponse:
 		out.ErrorCode, out.ErrorMessage = code, text
 	case *kmsg.DescribeQuorumResponse:
+		out.ErrorCode, out.ErrorMessage = code, text
+	case *kmsg.VoteResponse:
 		out.ErrorCode = code
+	case *kmsg.BeginQuorumEpochResponse:
+		out.ErrorCode = code
+	case *kmsg.EndQuorumEpochResponse:
+		out.ErrorCode = code
+	case *kmsg.FetchResponse:
+		out.ErrorCode, out.SessionID = code, req.(*kmsg.FetchRequest).SessionID
+	case *kmsg.FetchSnapshotResponse:
+		out.ErrorCode = code
+	case *kmsg.UpdateRaftVoterResponse:
+		out.ErrorCode = code
+	case *kmsg.EnvelopeResponse:
+		out.ErrorCode = code
+	case *kmsg.DescribeClusterResponse:
+		out.ErrorCode, out.ErrorMessage = code, text
+	case *kmsg.DescribeACLsResponse:
+		out.ErrorCode, out.ErrorMessage = code, text
 	case *kmsg.AddRaftVoterResponse:
 		out.ErrorCode, out.ErrorMessage = code, text
 	case *kmsg.RemoveRaftVoterResponse:

@@ -9,6 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"gregor/internal/message"
+	"gregor/internal/security"
 	"gregor/internal/uuid"
 )
 
@@ -119,33 +120,14 @@ type RequestContext struct {
 	Link     Link
 	// Deadline is until when the request may wait for its turn; zero for ever.
 	Deadline time.Time
-	// Allowed says whether the principal may do an operation on a resource, numbered as in ACLs. Nil allows everything.
-	Allowed func(operation, resourceType int8, resourceName string) bool
+	// Allowed says whether the principal may do an operation on a resource. Nil allows everything.
+	Allowed func(operation security.Operation, t security.ResourceType, name string) bool
 	// ChargePartitions charges a number of created or deleted partitions to the principal's quota; nil doesn't.
 	ChargePartitions func(n int) error
 }
 
-// The operations and resource types of ACLs that the controller asks about.
-const (
-	opCreate          int8 = 5
-	opDelete          int8 = 6
-	opAlter           int8 = 7
-	opDescribe        int8 = 8
-	opClusterAction   int8 = 9
-	opDescribeConfigs int8 = 10
-	opAlterConfigs    int8 = 11
-	opCreateTokens    int8 = 13
-
-	resourceTopic   int8 = 2
-	resourceGroup   int8 = 3
-	resourceCluster int8 = 4
-	resourceUser    int8 = 7
-
-	clusterName = "kafka-cluster"
-)
-
-func (rc *RequestContext) allowed(operation, resourceType int8, name string) bool {
-	return rc.Allowed == nil || rc.Allowed(operation, resourceType, name)
+func (rc *RequestContext) allowed(operation security.Operation, t security.ResourceType, name string) bool {
+	return rc.Allowed == nil || rc.Allowed(operation, t, name)
 }
 
 func (rc *RequestContext) chargePartitions(n int) error {

@@ -50,10 +50,7 @@ func (m *scram) replayRemove(r *message.RemoveUserScramCredentialRecord) error {
 	return nil
 }
 
-func (m *scram) alter(rc *RequestContext, req *kmsg.AlterUserSCRAMCredentialsRequest) (Result, error) {
-	if !rc.allowed(opAlter, resourceCluster, clusterName) {
-		return Result{}, api.ErrClusterAuthorizationFailed
-	}
+func (m *scram) alter(req *kmsg.AlterUserSCRAMCredentialsRequest) (Result, error) {
 	resp := req.ResponseKind().(*kmsg.AlterUserSCRAMCredentialsResponse)
 	var order []string
 	outcome := make(map[string]error)

@@ -35,13 +35,14 @@ func TestACLs(t *testing.T) {
 	f(func(c *kmsg.CreateACLsRequestCreation) { c.ResourcePatternType = 2 }, "INVALID_REQUEST: Invalid patternType MATCH")
 	f(func(c *kmsg.CreateACLsRequestCreation) { c.Operation = 0 }, "INVALID_REQUEST: Invalid operation UNKNOWN")
 	f(func(c *kmsg.CreateACLsRequestCreation) { c.PermissionType = 1 }, "INVALID_REQUEST: Invalid permissionType ANY")
-	f(func(c *kmsg.CreateACLsRequestCreation) { c.ResourceName = "" }, "INVALID_REQUEST: Resource name should not be empty")
+	f(func(c *kmsg.CreateACLsRequestCreation) { c.ResourceName = "" }, "INVALID_REQUEST: Invalid empty resource name")
+	f(func(c *kmsg.CreateACLsRequestCreation) { c.ResourceType = 4 }, "INVALID_REQUEST: The only valid name for the CLUSTER resource is kafka-cluster")
 	f(func(c *kmsg.CreateACLsRequestCreation) { c.Principal = "u" },
 		"INVALID_REQUEST: Could not parse principal from `u` (no colon is present separating the principal type from the principal name)")
 	f(func(c *kmsg.CreateACLsRequestCreation) { c.Host = "" }, "INVALID_REQUEST: Host pattern cannot be null or empty")
 	f(func(c *kmsg.CreateACLsRequestCreation) { c.Host = "10.0.0.0/8" }, "ok")
 	f(func(c *kmsg.CreateACLsRequestCreation) { c.Host = "10.0.0.0/99" },
-		`INVALID_REQUEST: Invalid CIDR notation '10.0.0.0/99': netip.ParsePrefix("10.0.0.0/99"): prefix length out of range`)
+		"INVALID_REQUEST: Invalid CIDR notation '10.0.0.0/99': Value [99] not in range [0,32]")
 	f(func(c *kmsg.CreateACLsRequestCreation) { c.ResourcePatternType, c.ResourceName = 4, "te" }, "ok")
 	f(func(c *kmsg.CreateACLsRequestCreation) { c.ResourceName = "*" }, "ok")
 

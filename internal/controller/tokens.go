@@ -12,6 +12,7 @@ import (
 
 	"gregor/internal/api"
 	"gregor/internal/message"
+	"gregor/internal/security"
 	"gregor/internal/timeline"
 )
 
@@ -73,7 +74,7 @@ func (m *tokens) create(rc *RequestContext, req *kmsg.CreateDelegationTokenReque
 		resp.ErrorCode = e.Code
 		return Result{Response: resp}, nil
 	}
-	if owner != requester && !rc.allowed(opCreateTokens, resourceUser, owner) {
+	if owner != requester && !rc.allowed(security.CreateTokens, security.User, owner) {
 		return fail(api.ErrDelegationTokenAuthorizationFailed)
 	}
 	if e := m.usable(); e != nil {

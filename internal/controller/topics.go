@@ -9,6 +9,7 @@ import (
 
 	"gregor/internal/api"
 	"gregor/internal/message"
+	"gregor/internal/security"
 	"gregor/internal/timeline"
 	"gregor/internal/uuid"
 )
@@ -256,7 +257,7 @@ func (m *topics) create(rc *RequestContext, req *kmsg.CreateTopicsRequest) (Resu
 	for i := range req.Topics {
 		times[req.Topics[i].Topic]++
 	}
-	mayCreate := rc.allowed(opCreate, resourceCluster, clusterName)
+	mayCreate := rc.allowed(security.Create, security.Cluster, security.ClusterName)
 	var refused []kmsg.CreateTopicsResponseTopic
 	refuse := func(name string, err error) {
 		refused = append(refused, notCreated(name, err))
@@ -271,7 +272,7 @@ func (m *topics) create(rc *RequestContext, req *kmsg.CreateTopicsRequest) (Resu
 		case times[t.Topic] < 0: // refused already
 		case t.Topic == metadataTopic:
 			refuse(t.Topic, api.WithMessage(api.ErrInvalidRequest, "Creation of internal topic %s is prohibited.", metadataTopic))
-		case !mayCreate && !rc.allowed(opCreate, resourceTopic, t.Topic):
+		case !mayCreate && !rc.allowed(security.Create, security.Topic, t.Topic):
 			refuse(t.Topic, api.WithMessage(api.ErrTopicAuthorizationFailed, "Authorization failed."))
 		default:
 			wanted = append(wanted, t)
@@ -360,7 +361,7 @@ func (m *topics) createOne(rc *RequestContext, t *kmsg.CreateTopicsRequestTopic,
 	}
 	id := m.c.newID()
 	result.TopicID = id
-	if rc.allowed(opDescribeConfigs, resourceTopic, t.Topic) {
+	if rc.allowed(security.DescribeConfigs, security.Topic, t.Topic) {
 		result.NumPartitions, result.ReplicationFactor = int32(len(parts)), int16(len(parts[0].replicas))
 		result.Configs = m.c.configs.describeNewTopic(configs)
 	} else {
@@ -533,7 +534,7 @@ func (m *topics) delete(rc *RequestContext, req *kmsg.DeleteTopicsRequest) (Resu
 			answer(t.Topic, id, api.WithMessage(api.ErrInvalidRequest, "You may not specify both topic name and topic id."))
 		}
 	}
-	mayDelete := rc.allowed(opDelete, resourceCluster, clusterName)
+	mayDelete := rc.allowed(security.Delete, security.Cluster, security.ClusterName)
 	doomed := make(map[uuid.UUID]*topic)
 	var order []*topic
 	for _, id := range ids {
@@ -543,9 +544,9 @@ func (m *topics) delete(rc *RequestContext, req *kmsg.DeleteTopicsRequest) (Resu
 			answer(nil, id, api.WithMessage(api.ErrInvalidRequest, "Duplicate topic id."))
 		case !ok:
 			answer(nil, id, api.ErrUnknownTopicID)
-		case !mayDelete && !rc.allowed(opDelete, resourceTopic, t.name):
+		case !mayDelete && !rc.allowed(security.Delete, security.Topic, t.name):
 			name := &t.name
-			if !rc.allowed(opDescribe, resourceTopic, t.name) {
+			if !rc.allowed(security.Describe, security.Topic, t.name) {
 				name = nil
 			}
 			answer(name, id, api.ErrTopicAuthorizationFailed)
@@ -559,11 +560,11 @@ func (m *topics) delete(rc *RequestContext, req *kmsg.DeleteTopicsRequest) (Resu
 		switch {
 		case nameTimes[name] > 1:
 			answer(&name, uuid.Zero, api.WithMessage(api.ErrInvalidRequest, "Duplicate topic name."))
-		case !mayDelete && !rc.allowed(opDescribe, resourceTopic, name):
+		case !mayDelete && !rc.allowed(security.Describe, security.Topic, name):
 			answer(&name, uuid.Zero, api.ErrTopicAuthorizationFailed)
 		case !ok:
 			answer(&name, uuid.Zero, api.ErrUnknownTopicOrPartition)
-		case !mayDelete && !rc.allowed(opDelete, resourceTopic, name):
+		case !mayDelete && !rc.allowed(security.Delete, security.Topic, name):
 			answer(&name, uuid.Zero, api.ErrTopicAuthorizationFailed)
 		case idTimes[t.id] > 0:
 			if doomed[t.id] != nil {
@@ -619,7 +620,7 @@ func (m *topics) createPartitions(rc *RequestContext, req *kmsg.CreatePartitions
 			answer(t.Topic, api.WithMessage(api.ErrInvalidRequest, "Duplicate topic name."))
 			times[t.Topic] = -1
 		case times[t.Topic] < 0:
-		case !rc.allowed(opAlter, resourceTopic, t.Topic):
+		case !rc.allowed(security.Alter, security.Topic, t.Topic):
 			answer(t.Topic, api.WithMessage(api.ErrTopicAuthorizationFailed, ""))
 		default:
 			wanted = append(wanted, t)
