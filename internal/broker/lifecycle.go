@@ -108,6 +108,10 @@ type lifecycle struct {
 	told    []uuid.UUID        // failed directories in the last heartbeat
 }
 
+func newLifecycle(o LifecycleOptions) lifecycle {
+	return lifecycle{o: o, state: Starting, epoch: -1, offline: map[uuid.UUID]bool{}}
+}
+
 // next is the request to send now, or nil with the time at which to ask again (zero: not before something happens).
 func (l *lifecycle) next(now time.Time) (q kmsg.Request, at time.Time) {
 	switch {
@@ -252,6 +256,35 @@ func (l *lifecycle) enter(s State) {
 	l.state = s
 }
 
+// waitsForMetadata says whether the next heartbeat waits for news of the metadata.
+func (l *lifecycle) waitsForMetadata() bool {
+	return l.state == Starting && l.registered || l.state == Recovery && l.ready || l.state == PendingControlledShutdown && l.asks > 0
+}
+
+func (l *lifecycle) becomeReady(now time.Time) {
+	l.ready = true
+	l.hurry(now)
+}
+
+func (l *lifecycle) directoryFailed(now time.Time, dir uuid.UUID) {
+	l.offline[dir] = false
+	if l.registered {
+		l.hurry(now)
+	}
+}
+
+// shutDown begins a controlled shutdown. A broker that isn't running is through with it at once.
+func (l *lifecycle) shutDown(now time.Time) {
+	switch l.state {
+	case PendingControlledShutdown, ShuttingDown:
+	case Running:
+		l.enter(PendingControlledShutdown)
+		l.hurry(now)
+	default:
+		l.enter(ShuttingDown)
+	}
+}
+
 // hurry makes the next request go out at once, or as soon as the one under way is answered.
 func (l *lifecycle) hurry(now time.Time) {
 	if l.pending {
@@ -288,7 +321,7 @@ type Lifecycle struct {
 // NewLifecycle makes the Lifecycle and begins to register.
 func NewLifecycle(o LifecycleOptions) *Lifecycle {
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &Lifecycle{core: lifecycle{o: o, state: Starting, epoch: -1, offline: map[uuid.UUID]bool{}},
+	l := &Lifecycle{core: newLifecycle(o),
 		wake: make(chan struct{}, 1), caughtUp: make(chan struct{}), running: make(chan struct{}), released: make(chan struct{}),
 		done: make(chan struct{}), stop: cancel}
 	l.epoch.Store(-1)
@@ -374,32 +407,23 @@ func (l *Lifecycle) Epoch() int64 { return l.epoch.Load() }
 
 // ReadyToUnfence tells that the logs are open.
 func (l *Lifecycle) ReadyToUnfence() {
-	l.do(func(c *lifecycle, now time.Time) {
-		c.ready = true
-		c.hurry(now)
-	})
+	l.do((*lifecycle).becomeReady)
 }
 
 // MetadataAdvanced tells that MetadataOffset has moved. A broker that waits to catch up, or for its leaderships to move, then
 // asks at once.
 func (l *Lifecycle) MetadataAdvanced() {
 	l.mu.Lock()
-	waits := l.core.state == Starting && l.core.registered || l.core.state == Recovery && l.core.ready ||
-		l.core.state == PendingControlledShutdown && l.core.asks > 0
+	waits := l.core.waitsForMetadata()
 	l.mu.Unlock()
 	if waits {
-		l.do(func(c *lifecycle, now time.Time) { c.hurry(now) })
+		l.do((*lifecycle).hurry)
 	}
 }
 
 // DirectoryFailed tells that a log directory is offline.
 func (l *Lifecycle) DirectoryFailed(dir uuid.UUID) {
-	l.do(func(c *lifecycle, now time.Time) {
-		c.offline[dir] = false
-		if c.registered {
-			c.hurry(now)
-		}
-	})
+	l.do(func(c *lifecycle, now time.Time) { c.directoryFailed(now, dir) })
 }
 
 // Hurry makes the next heartbeat go out at once: something that it tells has changed, and the controller waits for it.
@@ -421,16 +445,7 @@ func (l *Lifecycle) DirectoryFailureKnown(dir uuid.UUID) bool {
 // ControlledShutdown asks the controller to move away what this broker leads and waits until it says that the broker may
 // stop, or until ctx ends. A broker that isn't running doesn't ask.
 func (l *Lifecycle) ControlledShutdown(ctx context.Context) error {
-	l.do(func(c *lifecycle, now time.Time) {
-		switch c.state {
-		case PendingControlledShutdown, ShuttingDown:
-		case Running:
-			c.enter(PendingControlledShutdown)
-			c.hurry(now)
-		default:
-			c.enter(ShuttingDown)
-		}
-	})
+	l.do((*lifecycle).shutDown)
 	select {
 	case <-l.released:
 		return nil

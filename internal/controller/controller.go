@@ -72,35 +72,23 @@ func New(opts Options, clk clock.Clock, log Log) *Controller {
 // Submit handles a request and calls reply exactly once, from any goroutine, with a response in any case; err says when it
 // should be sent again or elsewhere. The request belongs to the controller until then. It doesn't block.
 func (c *Controller) Submit(rc *RequestContext, req kmsg.Request, reply Reply) {
-	if err := rc.Authorize(req); err != nil {
-		reply(ErrorResponse(req, err), nil)
-		return
-	}
-	handled := func(bool) {}
+	handled := func(time.Time, bool) {}
 	if hb, ok := req.(*kmsg.BrokerHeartbeatRequest); ok {
 		at := rc.Received
 		if at.IsZero() {
 			at = c.clock.Now()
 		}
-		id, epoch := hb.BrokerID, hb.BrokerEpoch
-		c.tracker.arrived(id, epoch, at, rc.Link)
-		handled = func(active bool) {
-			if active {
-				c.tracker.handled(id, epoch, c.clock.Now())
-				return
-			}
-			c.tracker.forget(id) // nobody's session ends here
-		}
+		handled = c.tracker.Arrived(hb.BrokerID, hb.BrokerEpoch, at, rc.Link)
 	}
 	err := c.post(true, event{
 		do: func(now time.Time) {
 			c.core.Submit(now, rc, req, reply)
-			handled(c.core.Active())
+			handled(c.clock.Now(), c.core.Active())
 		},
 		refuse: func() { fail(req, errNotController, reply) },
 	})
 	if err != nil {
-		handled(true)
+		handled(c.clock.Now(), true)
 		fail(req, err, reply)
 	}
 }

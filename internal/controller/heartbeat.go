@@ -63,7 +63,19 @@ func (t *HeartbeatTracker) Heard(id int32, epoch int64, at time.Time, link Link)
 	t.set(id, epoch, session{heard: at, link: link, line: lineOpen})
 }
 
-// arrived is Heard for a heartbeat that has yet to be handled. The session lasts until handled is called, and begins anew then.
+// Arrived is Heard for a heartbeat that has yet to be handled. The session lasts until the function that it returns is called,
+// and begins anew then. active is whether the controller was active when it had handled the heartbeat.
+func (t *HeartbeatTracker) Arrived(id int32, epoch int64, at time.Time, link Link) (handled func(now time.Time, active bool)) {
+	t.arrived(id, epoch, at, link)
+	return func(now time.Time, active bool) {
+		if active {
+			t.handled(id, epoch, now)
+			return
+		}
+		t.forget(id) // nobody's session ends here
+	}
+}
+
 func (t *HeartbeatTracker) arrived(id int32, epoch int64, at time.Time, link Link) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
