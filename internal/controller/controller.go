@@ -72,6 +72,10 @@ func New(opts Options, clk clock.Clock, log Log) *Controller {
 // Submit handles a request and calls reply exactly once, from any goroutine, with a response in any case; err says when it
 // should be sent again or elsewhere. The request belongs to the controller until then. It doesn't block.
 func (c *Controller) Submit(rc *RequestContext, req kmsg.Request, reply Reply) {
+	if err := rc.Authorize(req); err != nil {
+		reply(ErrorResponse(req, err), nil)
+		return
+	}
 	handled := func(time.Time, bool) {}
 	if hb, ok := req.(*kmsg.BrokerHeartbeatRequest); ok {
 		at := rc.Received
