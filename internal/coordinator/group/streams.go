@@ -34,11 +34,11 @@ type streamsGroup struct {
 	settled *timeline.Map[int32, int32]
 	// configured is what the topology means with the topics that there are; nil until a heartbeat has looked.
 	configured *timeline.Value[*configuredTopology]
+	// seen is the value of touched as of which the group's hash and configured are right. It goes back with them.
+	seen *timeline.Value[int64]
 
-	// The rest is soft state. fresh says that the group's hash is that of the present topics, as long as the group epoch is at
-	// least freshEpoch: if what made it so was rolled back it must be done again.
-	fresh      bool
-	freshEpoch int32
+	// The rest is soft state. touched counts changes of topics that the topology needs.
+	touched int64
 	// positions is what members have said about the state of their tasks.
 	positions map[string]*taskOffsets
 	// shutdown is the member that has asked for all to stop; empty for none.
@@ -79,6 +79,7 @@ func newStreamsGroup(r *timeline.Registry, id string) *streamsGroup {
 		holders:    timeline.NewMap[holding, int32](r),
 		settled:    timeline.NewMap[int32, int32](r),
 		configured: timeline.NewValue[*configuredTopology](r, nil),
+		seen:       timeline.NewValue[int64](r, -1),
 		positions:  make(map[string]*taskOffsets),
 	}
 }

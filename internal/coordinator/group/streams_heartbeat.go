@@ -347,12 +347,13 @@ func (u *streamsUpdate) configure() (changed bool, err error) {
 	g := u.g
 	u.meta = g.meta.Get()
 	u.configured = g.configured.Get()
-	if u.configured != nil && g.fresh && u.meta.epoch >= g.freshEpoch && g.topology.Get() != nil {
+	if u.configured != nil && g.seen.Get() == g.touched {
 		return false, nil
 	}
 	hash := u.c.metadataHash(slices.Clone(u.topology.required))
 	changed = hash != u.meta.hash
-	if changed || u.configured == nil || g.topology.Get() == nil {
+	g.seen.Set(g.touched)
+	if changed || u.configured == nil {
 		if u.configured, err = configureTopology(u.topology, u.c.image.Topics); err != nil {
 			return false, err
 		}
@@ -416,7 +417,6 @@ func (u *streamsUpdate) updateEpoch(bump bool) {
 		u.c.counters.rebalances.Add(1)
 		u.c.log.Info("group epoch rises", "group", g.id, "epoch", u.meta.epoch, "member", u.member.id)
 	}
-	g.fresh, g.freshEpoch = true, u.meta.epoch
 }
 
 // targetOf is a member's target. A static member that has come back gets that of the member it replaces.
@@ -547,7 +547,9 @@ func (u *streamsUpdate) answer(ctx *Context, joins, stored bool) *kmsg.StreamsGr
 	resp.TaskOffsetIntervalMillis = int32(u.settings.TaskOffsetInterval.Milliseconds())
 	resp.AcceptableRecoveryLag = u.settings.AcceptableRecoveryLag
 	moved := !m.assigned.equal(&u.old.assigned)
-	if joins || moved {
+	// Who says everything, perhaps because an answer was lost, is told everything.
+	full := u.req.RebalanceTimeoutMillis != -1 && u.req.ActiveTasks != nil || u.req.MemberEpoch != u.old.epoch
+	if joins || moved || full {
 		a := m.assigned.assignment()
 		resp.ActiveTasks, resp.StandbyTasks, resp.WarmupTasks = a.ActiveTasks, a.StandbyTasks, a.WarmupTasks
 	}

@@ -148,7 +148,7 @@ func (c *core) metadataUpdated(img *metadata.Image, tc topicChanges) {
 			g.fresh = g.fresh && !slices.ContainsFunc(tc.touched, g.subscribes)
 		case *streamsGroup:
 			if t := g.topology.Get(); t != nil && slices.ContainsFunc(tc.touched, t.needs) {
-				g.fresh = false
+				g.touched++
 			}
 		}
 	}
