@@ -10,6 +10,7 @@ import (
 	"gregor/internal/api"
 	"gregor/internal/metadata"
 	"gregor/internal/network"
+	"gregor/internal/security"
 )
 
 // The kinds of endpoint that DescribeCluster can be asked about.
@@ -33,7 +34,7 @@ func (b *Broker) describeCluster(r *network.Request, q *kmsg.DescribeClusterRequ
 	resp.ClusterID, resp.EndpointType, resp.ControllerID = b.clusterID, brokerEndpoint, -1
 	resp.ClusterAuthorizedOperations = noAuthorizedOperations
 	if q.IncludeClusterAuthorizedOperations {
-		resp.ClusterAuthorizedOperations = allClusterOperations
+		resp.ClusterAuthorizedOperations = b.clusterOperations(r)
 	}
 	controllerID := b.anyAliveBroker(image)
 	for _, id := range image.Cluster.BrokerIDs() {
@@ -76,6 +77,19 @@ func (b *Broker) describeTopicPartitions(r *network.Request, q *kmsg.DescribeTop
 	if q.Cursor != nil && (!all && !wanted[from] || start < 0) {
 		return describeTopicPartitionsFailed(q, resp)
 	}
+	var refused []kmsg.DescribeTopicPartitionsResponseTopic
+	maps.DeleteFunc(wanted, func(name string, _ bool) bool {
+		if b.allowsTopic(r, security.Describe, name) {
+			return false
+		}
+		if !all {
+			out := kmsg.NewDescribeTopicPartitionsResponseTopic()
+			out.ErrorCode, out.Topic = api.ErrTopicAuthorizationFailed.Code, &name
+			out.AuthorizedOperations = noAuthorizedOperations
+			refused = append(refused, out)
+		}
+		return true
+	})
 	names := slices.Sorted(maps.Keys(wanted))
 	left := max(min(b.config.Current().MaxRequestPartitions, q.ResponsePartitionLimit), 1)
 	view := topicView{img: image, listener: r.Conn.Listener(), version: 12}
@@ -91,7 +105,7 @@ func (b *Broker) describeTopicPartitions(r *network.Request, q *kmsg.DescribeTop
 		}
 		out := kmsg.NewDescribeTopicPartitionsResponseTopic()
 		out.Topic, out.IsInternal = &name, isInternalTopic(name)
-		out.AuthorizedOperations = allTopicOperations
+		out.AuthorizedOperations = b.operations(r, security.Topic, name)
 		t := image.Topics.ByName(name)
 		if t == nil {
 			if all {
@@ -120,6 +134,7 @@ func (b *Broker) describeTopicPartitions(r *network.Request, q *kmsg.DescribeTop
 		}
 		left -= int32(len(out.Partitions))
 	}
+	resp.Topics = append(resp.Topics, refused...)
 	return resp
 }
 
@@ -146,8 +161,17 @@ func describedPartition(v *topicView, index int32, p *metadata.Partition) kmsg.D
 	return out
 }
 
-func (b *Broker) describeUserScramCredentials(_ *network.Request, q *kmsg.DescribeUserSCRAMCredentialsRequest) kmsg.Response {
+func (b *Broker) describeUserScramCredentials(r *network.Request, q *kmsg.DescribeUserSCRAMCredentialsRequest) kmsg.Response {
 	resp := q.ResponseKind().(*kmsg.DescribeUserSCRAMCredentialsResponse)
+	if !b.allowsCluster(r, security.Describe) {
+		resp.ErrorCode, resp.ErrorMessage = api.CodeAndMessage(api.ErrClusterAuthorizationFailed)
+		for _, u := range q.Users {
+			out := kmsg.NewDescribeUserSCRAMCredentialsResponseResult()
+			out.User, out.ErrorCode, out.ErrorMessage = u.Name, resp.ErrorCode, resp.ErrorMessage
+			resp.Results = append(resp.Results, out)
+		}
+		return resp
+	}
 	resp.ErrorMessage = nothingToSay()
 	known := make(map[string][]kmsg.DescribeUserSCRAMCredentialsResponseResultCredentialInfo)
 	for key, c := range b.image().SCRAM.All() {
@@ -192,8 +216,12 @@ const (
 	matchSpecified = 2
 )
 
-func (b *Broker) describeClientQuotas(_ *network.Request, q *kmsg.DescribeClientQuotasRequest) kmsg.Response {
+func (b *Broker) describeClientQuotas(r *network.Request, q *kmsg.DescribeClientQuotasRequest) kmsg.Response {
 	resp := q.ResponseKind().(*kmsg.DescribeClientQuotasResponse)
+	if !b.allowsCluster(r, security.DescribeConfigs) {
+		resp.ErrorCode, resp.ErrorMessage = api.CodeAndMessage(api.ErrClusterAuthorizationFailed)
+		return resp
+	}
 	exact, specified, err := quotaFilter(q)
 	if err != nil {
 		resp.ErrorCode, resp.ErrorMessage = api.CodeAndMessage(err)
@@ -287,14 +315,47 @@ func quotaMatches(e metadata.QuotaEntity, exact map[string]*string, specified ma
 	return true
 }
 
-func (b *Broker) describeACLs(_ *network.Request, q *kmsg.DescribeACLsRequest) kmsg.Response {
-	return ACLsDisabled(q)
+// ErrNoAuthorizer is what Kafka says to who asks for access control entries where there is no authorizer. They may be in the
+// metadata log, but they have no effect.
+var ErrNoAuthorizer = api.WithMessage(api.ErrSecurityDisabled, "No Authorizer is configured on the broker")
+
+// ACLsRefused is the answer to who may not see the access control entries.
+func ACLsRefused(q *kmsg.DescribeACLsRequest, err error) kmsg.Response {
+	resp := q.ResponseKind().(*kmsg.DescribeACLsResponse)
+	resp.ErrorCode, resp.ErrorMessage = api.CodeAndMessage(err)
+	return resp
 }
 
-// ACLsDisabled answers DescribeAcls as a Kafka without authorizer does. The entries may be in the metadata log, but they have no
-// effect.
-func ACLsDisabled(q *kmsg.DescribeACLsRequest) kmsg.Response {
+// DescribeACLs answers from the metadata.
+func DescribeACLs(q *kmsg.DescribeACLsRequest, img *metadata.Image) kmsg.Response {
+	filter := security.Filter{ResourceType: int8(q.ResourceType), ResourceName: q.ResourceName, PatternType: int8(q.ResourcePatternType),
+		Principal: q.Principal, Host: q.Host, Operation: int8(q.Operation), PermissionType: int8(q.PermissionType)}
+	if filter.UnknownPattern() || filter.UnknownEntry() {
+		return ACLsRefused(q, invalidRequest("The filter has an element that is not known."))
+	}
 	resp := q.ResponseKind().(*kmsg.DescribeACLsResponse)
-	resp.ErrorCode, resp.ErrorMessage = api.CodeAndMessage(api.WithMessage(api.ErrSecurityDisabled, "No Authorizer is configured on the broker"))
+	type pattern struct {
+		kind int8
+		name string
+		is   int8
+	}
+	at := make(map[pattern]int)
+	for _, a := range img.ACLs.All() {
+		if !filter.Matches(&a) {
+			continue
+		}
+		p := pattern{a.ResourceType, a.ResourceName, a.PatternType}
+		i, ok := at[p]
+		if !ok {
+			i = len(resp.Resources)
+			at[p] = i
+			r := kmsg.NewDescribeACLsResponseResource()
+			r.ResourceType, r.ResourceName, r.ResourcePatternType = kmsg.ACLResourceType(p.kind), p.name, kmsg.ACLResourcePatternType(p.is)
+			resp.Resources = append(resp.Resources, r)
+		}
+		x := kmsg.NewDescribeACLsResponseResourceACL()
+		x.Principal, x.Host, x.Operation, x.PermissionType = a.Principal, a.Host, kmsg.ACLOperation(a.Operation), kmsg.ACLPermissionType(a.PermissionType)
+		resp.Resources[i].ACLs = append(resp.Resources[i].ACLs, x)
+	}
 	return resp
 }

@@ -13,6 +13,7 @@ import (
 	"gregor/internal/controller"
 	"gregor/internal/metadata"
 	"gregor/internal/network"
+	"gregor/internal/security"
 )
 
 // A change of configs goes two ways (Kafka's ConfigAdminManager): what concerns this broker's own settings is checked here,
@@ -271,8 +272,10 @@ func (b *Broker) checkLegacy(r *kmsg.AlterConfigsRequestResource) error {
 	return invalidRequest("Unknown resource type %d", int8(r.ResourceType))
 }
 
-func (b *Broker) describeConfigs(_ *network.Request, q *kmsg.DescribeConfigsRequest) kmsg.Response {
-	return Configs{b.nodeID, b.config, b.image}.Describe(q)
+func (b *Broker) describeConfigs(r *network.Request, q *kmsg.DescribeConfigsRequest) kmsg.Response {
+	return Configs{b.nodeID, b.config, b.image}.Describe(q, func(op security.Operation, t security.ResourceType, name string) bool {
+		return b.allows(r, op, t, name)
+	})
 }
 
 // Configs answers DescribeConfigs on a node, which need not be a broker.
@@ -282,15 +285,19 @@ type Configs struct {
 	Image  func() *metadata.Image
 }
 
-// Describe answers the request.
-func (c Configs) Describe(q *kmsg.DescribeConfigsRequest) kmsg.Response {
+// Describe answers the request. Allowed says what whoever asks may do.
+func (c Configs) Describe(q *kmsg.DescribeConfigsRequest, allowed func(security.Operation, security.ResourceType, string) bool) kmsg.Response {
 	resp := q.ResponseKind().(*kmsg.DescribeConfigsResponse)
 	for i := range q.Resources {
 		r := &q.Resources[i]
 		out := kmsg.NewDescribeConfigsResponseResource()
 		out.ResourceType, out.ResourceName = r.ResourceType, r.ResourceName
 		out.ErrorMessage = nothingToSay()
-		entries, err := c.entries(r)
+		var entries []config.Entry
+		err := mayDescribe(r, allowed)
+		if err == nil {
+			entries, err = c.entries(r)
+		}
 		switch {
 		case err == error(api.ErrUnknownTopicOrPartition):
 			out.ErrorCode = api.ErrUnknownTopicOrPartition.Code
@@ -303,6 +310,26 @@ func (c Configs) Describe(q *kmsg.DescribeConfigsRequest) kmsg.Response {
 		resp.Resources = append(resp.Resources, out)
 	}
 	return resp
+}
+
+// mayDescribe refuses resources whose settings are not for everybody to see.
+func mayDescribe(r *kmsg.DescribeConfigsRequestResource, allowed func(security.Operation, security.ResourceType, string) bool) error {
+	var refused *api.Error
+	kind, name := security.Cluster, security.ClusterName
+	switch int8(r.ResourceType) {
+	case metadata.TopicResource:
+		refused, kind, name = api.ErrTopicAuthorizationFailed, security.Topic, r.ResourceName
+	case metadata.GroupResource:
+		refused, kind, name = api.ErrGroupAuthorizationFailed, security.Group, r.ResourceName
+	case metadata.BrokerResource, metadata.BrokerLoggerResource, metadata.ClientMetricsResource:
+		refused = api.ErrClusterAuthorizationFailed
+	default:
+		return nil // there is none of that type
+	}
+	if !allowed(security.DescribeConfigs, kind, name) {
+		return refused
+	}
+	return nil
 }
 
 // entries describes the settings of one resource, those that were asked for.
@@ -387,6 +414,10 @@ func describedConfig(q *kmsg.DescribeConfigsRequest, r *kmsg.DescribeConfigsRequ
 // do have some.
 func (b *Broker) listConfigResources(r *network.Request, q *kmsg.ListConfigResourcesRequest) kmsg.Response {
 	resp := q.ResponseKind().(*kmsg.ListConfigResourcesResponse)
+	if !b.allowsCluster(r, security.DescribeConfigs) {
+		resp.ErrorCode = api.ErrClusterAuthorizationFailed.Code
+		return resp
+	}
 	supported := []int8{metadata.TopicResource, metadata.BrokerResource, metadata.BrokerLoggerResource, metadata.ClientMetricsResource, metadata.GroupResource}
 	if q.Version == 0 {
 		supported = []int8{metadata.ClientMetricsResource}

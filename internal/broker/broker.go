@@ -16,6 +16,7 @@ import (
 	"gregor/internal/metadata"
 	"gregor/internal/network"
 	"gregor/internal/replica"
+	"gregor/internal/security"
 	"gregor/internal/uuid"
 )
 
@@ -51,6 +52,8 @@ type Options struct {
 	Groups *group.Coordinator
 	// Table is what the broker's listeners serve, for ApiVersions.
 	Table *api.Table
+	// Authorizer decides who may do what. Nil: everybody may do everything.
+	Authorizer *security.Authorizer
 	// KRaftVersion is the finalized kraft.version, which lives in the metadata log's control records and not in the image.
 	KRaftVersion func() int16
 }
@@ -66,14 +69,16 @@ type Broker struct {
 	controller Controller
 	groups     *group.Coordinator
 	table      *api.Table
+	authorizer *security.Authorizer // nil allows everything
 	kraft      func() int16
 
-	handlers  map[api.Key]handler
-	published atomic.Pointer[metadata.Image]
-	producers producerIDs
-	creations topicCreations
-	produces  sync.Pool
-	fetches   sync.Pool
+	handlers      map[api.Key]handler
+	published     atomic.Pointer[metadata.Image]
+	producers     producerIDs
+	creations     topicCreations
+	streamsTopics streamsTopics
+	produces      sync.Pool
+	fetches       sync.Pool
 
 	// Traffic counts records and bytes; telemetry reads it.
 	Traffic Traffic
@@ -89,7 +94,7 @@ type Traffic struct {
 // New makes a broker. It serves nothing sensible before the first Publish.
 func New(o Options) *Broker {
 	b := &Broker{nodeID: o.NodeID, clusterID: o.ClusterID, config: o.Config, replicas: o.Replicas, clock: o.Clock,
-		logger: o.Logger, controller: o.Controller, groups: o.Groups, table: o.Table, kraft: o.KRaftVersion, handlers: handlers()}
+		logger: o.Logger, controller: o.Controller, groups: o.Groups, table: o.Table, authorizer: o.Authorizer, kraft: o.KRaftVersion, handlers: handlers()}
 	b.published.Store(metadata.EmptyImage())
 	b.produces.New = func() any { return &produceOp{b: b} }
 	b.fetches.New = func() any { return &fetchOp{b: b} }

@@ -22,8 +22,9 @@ type topicCreations struct {
 
 func (c *topicCreations) init(b *Broker) { c.b, c.inflight = b, make(map[string]bool) }
 
-// create asks the controller for the topic, without waiting. Clients learn of it, or of nothing, when they ask again.
-func (c *topicCreations) create(name string) {
+// create asks the controller for the topic, without waiting. Clients learn of it, or of nothing, when they ask again. It is asked
+// for in the name of the client that wants it; what the broker needs it asks for itself.
+func (c *topicCreations) create(from Client, name string) {
 	c.mu.Lock()
 	busy := c.inflight[name]
 	c.inflight[name] = true
@@ -36,7 +37,7 @@ func (c *topicCreations) create(name string) {
 	q.Version = createTopicsVersion
 	q.TimeoutMillis = int32(cfg.RequestTimeout.Milliseconds())
 	q.Topics = []kmsg.CreateTopicsRequestTopic{topicToCreate(name, cfg)}
-	c.b.controller.Forward(Client{}, q, c.b.clock.Now().Add(cfg.RequestTimeout), func(resp kmsg.Response, err error) {
+	c.b.controller.Forward(from, q, c.b.clock.Now().Add(cfg.RequestTimeout), func(resp kmsg.Response, err error) {
 		c.mu.Lock()
 		delete(c.inflight, name)
 		c.mu.Unlock()

@@ -8,6 +8,7 @@ import (
 	"gregor/internal/log"
 	"gregor/internal/network"
 	"gregor/internal/replica"
+	"gregor/internal/security"
 	"gregor/internal/uuid"
 )
 
@@ -21,6 +22,7 @@ type fetchOp struct {
 	wanted []replica.FetchPartition
 	forgot []replica.FetchKey
 	parts  []replica.FetchPartition
+	denied []bool // by the place in parts, whether the client may not read the topic; empty without authorizer
 
 	version   int16
 	limits    replica.ReadLimits
@@ -78,6 +80,9 @@ func (b *Broker) fetch(r *network.Request) {
 		return
 	}
 	op.resolve()
+	if b.authorizer != nil {
+		op.authorize()
+	}
 	got, settled := op.read()
 	if settled || wait <= 0 || got >= op.needBytes || len(op.parts) == 0 {
 		op.reply()
@@ -151,14 +156,37 @@ func (op *fetchOp) resolve() {
 	}
 }
 
+// authorize finds out which partitions the client may not read. Followers may read all or nothing.
+func (op *fetchOp) authorize() {
+	op.denied = append(op.denied, make([]bool, len(op.parts))...)
+	follower := op.reader.Follower != replica.NoFollower
+	allowed := follower && op.b.allowsCluster(op.r, security.ClusterAction)
+	last := ""
+	for i := range op.parts {
+		// Neighbours are mostly of one topic.
+		if topic := op.parts[i].Key.Topic; !follower && (i == 0 || topic != last) {
+			last = topic
+			allowed = topic == "" || op.b.allowsTopic(op.r, security.Read, topic)
+		}
+		op.denied[i] = !allowed
+	}
+}
+
 // read reads all partitions within the limits. It returns the bytes found, and whether the fetch must be answered at once
 // however little that is: after an error, or when a client has to be told something else than records.
 func (op *fetchOp) read() (got int, settled bool) {
 	limits := op.limits
 	for i := range op.parts {
 		p := &op.parts[i]
-		if p.Partition == nil {
-			p.Result = replica.FetchResult{Err: op.b.missingInFetch(p.Key), HighWatermark: -1, LastStableOffset: -1,
+		refused := (*api.Error)(nil)
+		switch {
+		case len(op.denied) > 0 && op.denied[i]:
+			refused = api.ErrTopicAuthorizationFailed
+		case p.Partition == nil:
+			refused = op.b.missingInFetch(p.Key)
+		}
+		if refused != nil {
+			p.Result = replica.FetchResult{Err: refused, HighWatermark: -1, LastStableOffset: -1,
 				LogStartOffset: -1, PreferredReadReplica: -1}
 			settled = true
 			continue
@@ -257,7 +285,7 @@ func (op *fetchOp) fill(out *api.FetchPartitionResponse, p *replica.FetchPartiti
 func (op *fetchOp) fail(out *api.FetchPartitionResponse, p *replica.FetchPartition, err *api.Error) {
 	op.b.Traffic.FailedFetches.Add(1)
 	out.ErrorCode = err.Code
-	if err == api.ErrUnknownTopicOrPartition || err == api.ErrUnknownTopicID {
+	if err == api.ErrUnknownTopicOrPartition || err == api.ErrUnknownTopicID || err == api.ErrTopicAuthorizationFailed {
 		// Kafka answers these before it comes to read, with an empty list where a read has none.
 		out.AbortedTransactions = []api.AbortedTransaction{}
 	}
@@ -307,6 +335,7 @@ func (op *fetchOp) release() {
 	clear(op.wanted)
 	clear(op.forgot)
 	clear(op.parts)
-	*op = fetchOp{b: b, req: op.req, resp: op.resp, wanted: op.wanted[:0], forgot: op.forgot[:0], parts: op.parts[:0]}
+	*op = fetchOp{b: b, req: op.req, resp: op.resp, wanted: op.wanted[:0], forgot: op.forgot[:0], parts: op.parts[:0],
+		denied: op.denied[:0]}
 	b.fetches.Put(op)
 }

@@ -6,13 +6,18 @@ import (
 	"gregor/internal/api"
 	"gregor/internal/metadata"
 	"gregor/internal/network"
+	"gregor/internal/security"
 )
 
-// Kinds of coordinators in FindCoordinator; that of transactions is 1.
+// Kinds of coordinators in FindCoordinator.
 const (
-	groupCoordinator int8 = 0
-	shareCoordinator int8 = 2
+	groupCoordinator       int8 = 0
+	transactionCoordinator int8 = 1
+	shareCoordinator       int8 = 2
 )
+
+// findsShares is the version of FindCoordinator from which there are coordinators of share groups' state (KIP-932).
+const findsShares = 6
 
 // findsSeveral is the version of FindCoordinator that takes several keys (KIP-699).
 const findsSeveral = 4
@@ -21,6 +26,9 @@ const findsSeveral = 4
 // for.
 func (b *Broker) findCoordinator(r *network.Request, q *kmsg.FindCoordinatorRequest) kmsg.Response {
 	resp := kmsg.NewPtrFindCoordinatorResponse()
+	if q.CoordinatorType == shareCoordinator && q.Version >= findsShares && !b.allowsCluster(r, security.ClusterAction) {
+		return noCoordinators(q, resp, errNotAllowed(q, security.ClusterAction))
+	}
 	if q.Version < findsSeveral {
 		ep, node, err := b.coordinatorOf(r, q.CoordinatorType, q.CoordinatorKey)
 		resp.NodeID, resp.Host, resp.Port = node, ep.Host, portOf(ep, node)
@@ -45,6 +53,17 @@ func (b *Broker) findCoordinator(r *network.Request, q *kmsg.FindCoordinatorRequ
 	return resp
 }
 
+// noCoordinators refuses all of a request.
+func noCoordinators(q *kmsg.FindCoordinatorRequest, resp *kmsg.FindCoordinatorResponse, err error) kmsg.Response {
+	for _, key := range q.CoordinatorKeys {
+		c := kmsg.NewFindCoordinatorResponseCoordinator()
+		c.Key, c.NodeID, c.Port = key, -1, -1
+		c.ErrorCode, c.ErrorMessage = api.CodeAndMessage(err)
+		resp.Coordinators = append(resp.Coordinators, c)
+	}
+	return resp
+}
+
 func portOf(ep metadata.Endpoint, node int32) int32 {
 	if node < 0 {
 		return -1
@@ -63,6 +82,12 @@ func coordinatorMessage(err error) string {
 // coordinatorOf finds the broker; node is -1 with an error.
 func (b *Broker) coordinatorOf(r *network.Request, kind int8, key string) (ep metadata.Endpoint, node int32, err error) {
 	node = -1
+	switch {
+	case kind == groupCoordinator && !b.allowsGroup(r, security.Describe, key):
+		return ep, node, api.ErrGroupAuthorizationFailed
+	case kind == transactionCoordinator && !b.allows(r, security.Describe, security.TransactionalID, key):
+		return ep, node, api.ErrTransactionalIDAuthorizationFailed
+	}
 	if kind != groupCoordinator {
 		// The coordinators of transactions and of share state aren't in this build: there is no key of theirs. Kafka
 		// answers so too when it has no share coordinator.
@@ -75,7 +100,7 @@ func (b *Broker) coordinatorOf(r *network.Request, kind int8, key string) (ep me
 	img := b.image()
 	topic := img.Topics.ByName(offsetsTopic)
 	if topic == nil {
-		b.creations.create(offsetsTopic)
+		b.creations.create(Client{}, offsetsTopic)
 		return ep, node, api.ErrCoordinatorNotAvailable
 	}
 	p := topic.Partition(partition)

@@ -7,6 +7,7 @@ import (
 
 	"gregor/internal/api"
 	"gregor/internal/network"
+	"gregor/internal/security"
 	"gregor/internal/uuid"
 )
 
@@ -22,7 +23,11 @@ const (
 
 // offsetCommit passes on what names existing partitions and answers for the rest.
 func (b *Broker) offsetCommit(r *network.Request, q *kmsg.OffsetCommitRequest, reply func(kmsg.Response)) {
-	refused := b.checkCommit(q)
+	if !b.allowsGroup(r, security.Read, q.Group) {
+		reply(commitRefused(q, api.ErrGroupAuthorizationFailed))
+		return
+	}
+	refused := b.checkCommit(r, q)
 	if len(q.Topics) == 0 {
 		if refused == nil {
 			refused = kmsg.NewPtrOffsetCommitResponse()
@@ -52,9 +57,22 @@ func (b *Broker) offsetCommit(r *network.Request, q *kmsg.OffsetCommitRequest, r
 	})
 }
 
-// checkCommit gives the topics of q both name and id, and takes out what doesn't exist. That is in the response that it returns,
+// commitRefused says of each partition that its offset wasn't stored.
+func commitRefused(q *kmsg.OffsetCommitRequest, err *api.Error) *kmsg.OffsetCommitResponse {
+	resp := kmsg.NewPtrOffsetCommitResponse()
+	for _, t := range q.Topics {
+		out := kmsg.OffsetCommitResponseTopic{Topic: t.Topic, TopicID: t.TopicID}
+		for _, p := range t.Partitions {
+			out.Partitions = append(out.Partitions, kmsg.OffsetCommitResponseTopicPartition{Partition: p.Partition, ErrorCode: err.Code})
+		}
+		resp.Topics = append(resp.Topics, out)
+	}
+	return resp
+}
+
+// checkCommit gives the topics of q both name and id, and takes out what doesn't exist or is not the client's to read. That is in the response that it returns,
 // which is nil in the usual case that all is well.
-func (b *Broker) checkCommit(q *kmsg.OffsetCommitRequest) *kmsg.OffsetCommitResponse {
+func (b *Broker) checkCommit(r *network.Request, q *kmsg.OffsetCommitRequest) *kmsg.OffsetCommitResponse {
 	img, good := b.image(), true
 	for i := range q.Topics {
 		t := &q.Topics[i]
@@ -67,6 +85,7 @@ func (b *Broker) checkCommit(q *kmsg.OffsetCommitRequest) *kmsg.OffsetCommitResp
 			continue
 		}
 		t.Topic, t.TopicID = topic.Name, topic.ID
+		good = good && (b.authorizer == nil || b.allowsQuietly(r, security.Read, security.Topic, t.Topic))
 		for _, p := range t.Partitions {
 			good = good && topic.Partition(p.Partition) != nil
 		}
@@ -83,6 +102,8 @@ func (b *Broker) checkCommit(q *kmsg.OffsetCommitRequest) *kmsg.OffsetCommitResp
 		key := t.Topic
 		if q.Version >= offsetsByTopicID && topic == nil {
 			missing, key = api.ErrUnknownTopicID, string(t.TopicID[:])
+		} else if !b.allowsTopic(r, security.Read, t.Topic) {
+			missing, topic = api.ErrTopicAuthorizationFailed, nil
 		}
 		kept := t
 		kept.Partitions = nil
@@ -180,7 +201,12 @@ func (b *Broker) offsetFetchGroup(r *network.Request, g *kmsg.OffsetFetchRequest
 	reply func(kmsg.OffsetFetchResponseGroup),
 ) {
 	all := g.Topics == nil
-	if r.Version < offsetsByTopicID {
+	if !b.allowsGroup(r, security.Describe, g.Group) {
+		reply(kmsg.OffsetFetchResponseGroup{Group: g.Group, ErrorCode: api.ErrGroupAuthorizationFailed.Code})
+		return
+	}
+	byID := r.Version >= offsetsByTopicID
+	if !byID && b.authorizer == nil {
 		b.groups.OffsetFetch(groupContext(r), g, all, stable, reply)
 		return
 	}
@@ -188,15 +214,22 @@ func (b *Broker) offsetFetchGroup(r *network.Request, g *kmsg.OffsetFetchRequest
 	var unknown []kmsg.OffsetFetchResponseGroupTopic
 	known := make([]kmsg.OffsetFetchRequestGroupTopic, 0, len(g.Topics))
 	for _, t := range g.Topics {
-		if topic := img.Topics.ByID(uuid.UUID(t.TopicID)); topic != nil {
+		err := api.ErrUnknownTopicID
+		topic := img.Topics.ByID(uuid.UUID(t.TopicID))
+		if topic != nil {
 			t.Topic = topic.Name
-			known = append(known, t)
-			continue
 		}
-		rt := kmsg.OffsetFetchResponseGroupTopic{TopicID: t.TopicID}
+		if topic != nil || !byID {
+			if b.allowsTopic(r, security.Describe, t.Topic) {
+				known = append(known, t)
+				continue
+			}
+			err = api.ErrTopicAuthorizationFailed
+		}
+		rt := kmsg.OffsetFetchResponseGroupTopic{Topic: t.Topic, TopicID: t.TopicID}
 		for _, p := range t.Partitions {
 			rt.Partitions = append(rt.Partitions, kmsg.OffsetFetchResponseGroupTopicPartition{
-				Partition: p, Offset: -1, LeaderEpoch: -1, Metadata: new(string), ErrorCode: api.ErrUnknownTopicID.Code,
+				Partition: p, Offset: -1, LeaderEpoch: -1, Metadata: new(string), ErrorCode: err.Code,
 			})
 		}
 		unknown = append(unknown, rt)
@@ -205,7 +238,10 @@ func (b *Broker) offsetFetchGroup(r *network.Request, g *kmsg.OffsetFetchRequest
 	b.groups.OffsetFetch(groupContext(r), g, all, stable, func(resp kmsg.OffsetFetchResponseGroup) {
 		topics := unknown
 		for _, t := range resp.Topics {
-			if all {
+			if all && !b.allowsTopic(r, security.Describe, t.Topic) {
+				continue
+			}
+			if all && byID {
 				// Offsets may be left of a topic that is just being deleted.
 				topic := img.Topics.ByName(t.Topic)
 				if topic == nil {

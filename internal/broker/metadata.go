@@ -9,17 +9,12 @@ import (
 	"gregor/internal/api"
 	"gregor/internal/metadata"
 	"gregor/internal/network"
+	"gregor/internal/security"
 	"gregor/internal/uuid"
 )
 
 // noAuthorizedOperations stands for "not asked for" in responses that may list what a client is allowed to do.
 const noAuthorizedOperations int32 = math.MinInt32
-
-// Operations that a client may do on a resource when nothing restricts it, as bits (KIP-430).
-const (
-	allTopicOperations   int32 = 1<<3 | 1<<4 | 1<<5 | 1<<6 | 1<<7 | 1<<8 | 1<<10 | 1<<11
-	allClusterOperations int32 = 1<<5 | 1<<7 | 1<<8 | 1<<9 | 1<<10 | 1<<11 | 1<<12
-)
 
 func (b *Broker) metadata(r *network.Request, q *kmsg.MetadataRequest) kmsg.Response {
 	resp := q.ResponseKind().(*kmsg.MetadataResponse)
@@ -33,7 +28,7 @@ func (b *Broker) metadata(r *network.Request, q *kmsg.MetadataRequest) kmsg.Resp
 	resp.ControllerID = b.anyAliveBroker(img)
 	resp.AuthorizedOperations = noAuthorizedOperations
 	if q.Version >= 8 && q.Version <= 10 && q.IncludeClusterAuthorizedOperations {
-		resp.AuthorizedOperations = allClusterOperations
+		resp.AuthorizedOperations = b.clusterOperations(r)
 	}
 	for _, id := range img.Cluster.BrokerIDs() {
 		if n, ok := aliveEndpoint(img, id, listener); ok {
@@ -41,17 +36,19 @@ func (b *Broker) metadata(r *network.Request, q *kmsg.MetadataRequest) kmsg.Resp
 				Rack: img.Cluster.Broker(id).Rack})
 		}
 	}
-	view := topicView{img: img, listener: listener, version: q.Version, operations: noAuthorizedOperations}
+	view := topicView{img: img, listener: listener, version: q.Version}
 	if q.Version >= 8 && q.IncludeTopicAuthorizedOperations {
-		view.operations = allTopicOperations
+		view.operations = func(topic string) int32 { return b.operations(r, security.Topic, topic) }
 	}
 	switch {
 	case q.Topics == nil || q.Version == 0 && len(q.Topics) == 0:
 		for t := range img.Topics.All() {
-			resp.Topics = append(resp.Topics, view.topic(t))
+			if b.allowsQuietly(r, security.Describe, security.Topic, t.Name) {
+				resp.Topics = append(resp.Topics, view.topic(t))
+			}
 		}
 	default:
-		b.requestedTopics(q, &view, resp)
+		b.requestedTopics(r, q, &view, resp)
 	}
 	return resp
 }
@@ -83,7 +80,7 @@ func failedTopics(q *kmsg.MetadataRequest, err *api.Error) []kmsg.MetadataRespon
 }
 
 // requestedTopics answers for the topics that the request names. When one is named by id, all are: Kafka looks at ids first.
-func (b *Broker) requestedTopics(q *kmsg.MetadataRequest, view *topicView, resp *kmsg.MetadataResponse) {
+func (b *Broker) requestedTopics(r *network.Request, q *kmsg.MetadataRequest, view *topicView, resp *kmsg.MetadataResponse) {
 	byID := slices.ContainsFunc(q.Topics, func(t kmsg.MetadataRequestTopic) bool { return uuid.UUID(t.TopicID) != uuid.Zero })
 	seen := make(map[string]bool, len(q.Topics))
 	seenID := make(map[uuid.UUID]bool)
@@ -95,18 +92,28 @@ func (b *Broker) requestedTopics(q *kmsg.MetadataRequest, view *topicView, resp 
 				continue
 			}
 			seenID[id] = true
-			if topic := view.img.Topics.ByID(id); topic != nil {
+			topic := view.img.Topics.ByID(id)
+			if topic != nil && b.allowsTopic(r, security.Describe, topic.Name) {
 				resp.Topics = append(resp.Topics, view.topic(topic))
-			} else {
-				resp.Topics = append(resp.Topics, kmsg.MetadataResponseTopic{ErrorCode: api.ErrUnknownTopicID.Code, TopicID: id,
-					AuthorizedOperations: noAuthorizedOperations})
+				continue
 			}
+			err := api.ErrUnknownTopicID
+			if topic != nil {
+				err = api.ErrTopicAuthorizationFailed
+			}
+			resp.Topics = append(resp.Topics, kmsg.MetadataResponseTopic{ErrorCode: err.Code, TopicID: id, AuthorizedOperations: noAuthorizedOperations})
 			continue
 		}
 		if t.Topic == nil || seen[*t.Topic] {
 			continue
 		}
 		seen[*t.Topic] = true
+		if !b.allowsTopic(r, security.Describe, *t.Topic) {
+			// Whether it exists is not to be told.
+			resp.Topics = append(resp.Topics, kmsg.MetadataResponseTopic{ErrorCode: api.ErrTopicAuthorizationFailed.Code, Topic: t.Topic,
+				AuthorizedOperations: noAuthorizedOperations})
+			continue
+		}
 		if topic := view.img.Topics.ByName(*t.Topic); topic != nil {
 			resp.Topics = append(resp.Topics, view.topic(topic))
 		} else {
@@ -114,16 +121,19 @@ func (b *Broker) requestedTopics(q *kmsg.MetadataRequest, view *topicView, resp 
 		}
 	}
 	create := b.config.Current().AutoCreateTopics && (q.AllowAutoTopicCreation || q.Version < 4)
+	mayCreate := len(unknown) == 0 || !create || b.allowsQuietly(r, security.Create, security.Cluster, security.ClusterName)
 	for _, name := range unknown {
-		err := api.ErrUnknownTopicOrPartition
+		err, operations := api.ErrUnknownTopicOrPartition, view.authorized(name)
 		switch {
+		case !mayCreate && !b.allowsTopic(r, security.Create, name):
+			err, operations = api.ErrTopicAuthorizationFailed, noAuthorizedOperations
 		case api.CheckTopicName(name) != nil:
 			err = api.ErrInvalidTopicException
 		case create:
-			b.creations.create(name)
+			b.creations.create(clientOf(r), name)
 		}
 		resp.Topics = append(resp.Topics, kmsg.MetadataResponseTopic{ErrorCode: err.Code, Topic: &name,
-			IsInternal: isInternalTopic(name), AuthorizedOperations: view.operations})
+			IsInternal: isInternalTopic(name), AuthorizedOperations: operations})
 	}
 }
 
@@ -132,12 +142,20 @@ type topicView struct {
 	img        *metadata.Image
 	listener   string
 	version    int16
-	operations int32
+	operations func(topic string) int32 // nil when they weren't asked for
+}
+
+// authorized is what the client may do on a topic, or that it didn't ask.
+func (v *topicView) authorized(topic string) int32 {
+	if v.operations == nil {
+		return noAuthorizedOperations
+	}
+	return v.operations(topic)
 }
 
 func (v *topicView) topic(t *metadata.Topic) kmsg.MetadataResponseTopic {
 	out := kmsg.MetadataResponseTopic{Topic: &t.Name, TopicID: t.ID, IsInternal: isInternalTopic(t.Name),
-		AuthorizedOperations: v.operations, Partitions: make([]kmsg.MetadataResponseTopicPartition, 0, t.Len())}
+		AuthorizedOperations: v.authorized(t.Name), Partitions: make([]kmsg.MetadataResponseTopicPartition, 0, t.Len())}
 	for id, p := range t.Partitions() {
 		out.Partitions = append(out.Partitions, v.partition(id, p))
 	}

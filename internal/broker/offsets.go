@@ -10,6 +10,7 @@ import (
 	"gregor/internal/log"
 	"gregor/internal/network"
 	"gregor/internal/replica"
+	"gregor/internal/security"
 )
 
 // Replica ids with a meaning in ListOffsets and Fetch.
@@ -60,8 +61,14 @@ func (b *Broker) listOffsets(r *network.Request, q *kmsg.ListOffsetsRequest) kms
 	}
 	for _, t := range q.Topics {
 		rt := kmsg.ListOffsetsResponseTopic{Topic: t.Topic}
+		allowed := b.allowsTopic(r, security.Describe, t.Topic)
 		for _, p := range t.Partitions {
 			rp := kmsg.ListOffsetsResponseTopicPartition{Partition: p.Partition, Timestamp: -1, Offset: -1, LeaderEpoch: -1}
+			if !allowed {
+				rp.ErrorCode = api.ErrTopicAuthorizationFailed.Code
+				rt.Partitions = append(rt.Partitions, rp)
+				continue
+			}
 			times := seen[tp{t.Topic, p.Partition}]
 			if times == 0 {
 				continue // one answer, an error, for all of its duplicates
@@ -107,11 +114,16 @@ func (b *Broker) offsetFor(topic string, p kmsg.ListOffsetsRequestTopicPartition
 
 func (b *Broker) offsetForLeaderEpoch(r *network.Request, q *kmsg.OffsetForLeaderEpochRequest) kmsg.Response {
 	resp := q.ResponseKind().(*kmsg.OffsetForLeaderEpochResponse)
+	all := b.allowsQuietly(r, security.ClusterAction, security.Cluster, security.ClusterName)
 	for _, t := range q.Topics {
 		rt := kmsg.OffsetForLeaderEpochResponseTopic{Topic: t.Topic}
+		allowed := all || b.allowsTopic(r, security.Describe, t.Topic)
 		for _, p := range t.Partitions {
 			rp := kmsg.OffsetForLeaderEpochResponseTopicPartition{Partition: p.Partition, LeaderEpoch: -1, EndOffset: -1}
 			part, err := b.replicas.Partition(t.Topic, p.Partition)
+			if !allowed {
+				err = api.ErrTopicAuthorizationFailed
+			}
 			if err == nil {
 				var end replica.EpochEnd
 				end, err = part.EndOffsetForEpoch(p.LeaderEpoch, p.CurrentLeaderEpoch)
@@ -135,8 +147,14 @@ func (b *Broker) deleteRecords(r *network.Request, q *kmsg.DeleteRecordsRequest,
 	var begun []deletion
 	for i, t := range q.Topics {
 		rt := kmsg.DeleteRecordsResponseTopic{Topic: t.Topic}
+		allowed := b.allowsTopic(r, security.Delete, t.Topic)
 		for j, p := range t.Partitions {
 			rp := kmsg.DeleteRecordsResponseTopicPartition{Partition: p.Partition, LowWatermark: -1}
+			if !allowed {
+				rp.ErrorCode = api.ErrTopicAuthorizationFailed.Code
+				rt.Partitions = append(rt.Partitions, rp)
+				continue
+			}
 			part, start, low, err := b.deleteRecordsOf(t.Topic, p.Partition, p.Offset)
 			if err != nil {
 				rp.ErrorCode = api.CodeOf(err)
@@ -188,9 +206,12 @@ func (b *Broker) describeProducers(r *network.Request, q *kmsg.DescribeProducers
 	resp := q.ResponseKind().(*kmsg.DescribeProducersResponse)
 	for _, t := range q.Topics {
 		rt := kmsg.DescribeProducersResponseTopic{Topic: t.Topic}
+		allowed := api.CheckTopicName(t.Topic) != nil || b.allowsTopic(r, security.Read, t.Topic)
 		for _, id := range t.Partitions {
 			rp := kmsg.DescribeProducersResponseTopicPartition{Partition: id}
-			if err := b.producersOf(t.Topic, id, &rp); err != nil {
+			if !allowed {
+				rp.ErrorCode, rp.ErrorMessage = api.CodeAndMessage(api.ErrTopicAuthorizationFailed)
+			} else if err := b.producersOf(t.Topic, id, &rp); err != nil {
 				rp.ErrorCode = api.CodeOf(err)
 				// A partition that a known topic does not have gets no message.
 				if err != api.ErrUnknownTopicOrPartition || b.image().Topics.ByName(t.Topic) == nil {

@@ -12,6 +12,7 @@ import (
 	"gregor/internal/network"
 	"gregor/internal/record"
 	"gregor/internal/replica"
+	"gregor/internal/security"
 )
 
 // adminClientID is the client id whose holders may write to internal topics, as in Kafka.
@@ -48,7 +49,12 @@ func (b *Broker) produce(r *network.Request) {
 	op.resp.Reset(r.Version)
 	b.Traffic.ProduceRequests.Add(1)
 	cfg := b.config.Current()
+	refused := b.authorizer != nil && op.transactionRefused()
 	for i := range op.req.Topics {
+		if refused {
+			op.refuse(&op.req.Topics[i], api.ErrTransactionalIDAuthorizationFailed)
+			continue
+		}
 		op.topic(&op.req.Topics[i], cfg.ValidateHeaderOnly)
 	}
 	for _, a := range op.appended {
@@ -71,6 +77,42 @@ func (b *Broker) produce(r *network.Request) {
 	}
 }
 
+// mayWrite says whether the client may write to a topic. It may try to if its id is unknown.
+func (op *produceOp) mayWrite(t *api.ProduceTopic) bool {
+	name := string(t.Name)
+	if op.req.Version >= 13 {
+		topic := op.b.image().Topics.ByID(t.TopicID)
+		if topic == nil {
+			return true
+		}
+		name = topic.Name
+	}
+	return op.b.allowsTopic(op.r, security.Write, name)
+}
+
+// transactionRefused says whether the request writes to a transaction that is not the client's.
+func (op *produceOp) transactionRefused() bool {
+	if op.req.TransactionalID == nil || op.b.allows(op.r, security.Write, security.TransactionalID, string(op.req.TransactionalID)) {
+		return false
+	}
+	for i := range op.req.Topics {
+		for j := range op.req.Topics[i].Partitions {
+			if batch, err := checkProduced(op.req.Topics[i].Partitions[j].Records, op.req.Version); err == nil && batch.IsTransactional() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// refuse answers all that the request holds for one topic with an error.
+func (op *produceOp) refuse(t *api.ProduceTopic, err *api.Error) {
+	out := op.resp.AddTopic(string(t.Name), t.TopicID)
+	for i := range t.Partitions {
+		op.fail(t, out.Add(t.Partitions[i].Index), log.AppendInfo{LogStartOffset: -1}, err)
+	}
+}
+
 // topic appends what the request holds for one topic.
 func (op *produceOp) topic(t *api.ProduceTopic, headerOnly bool) {
 	b := op.b
@@ -81,6 +123,10 @@ func (op *produceOp) topic(t *api.ProduceTopic, headerOnly bool) {
 		topic = b.replicas.Topic(t.Name)
 	}
 	var out *api.ProduceTopicResponse
+	if b.authorizer != nil && !op.mayWrite(t) {
+		op.refuse(t, api.ErrTopicAuthorizationFailed)
+		return
+	}
 	if topic != nil {
 		out = op.resp.AddTopic(topic.Name(), t.TopicID)
 	} else {

@@ -8,6 +8,7 @@ import (
 	"gregor/internal/api"
 	"gregor/internal/metadata"
 	"gregor/internal/network"
+	"gregor/internal/security"
 )
 
 // producerIDs hands out producer ids from blocks that the controller allocates. The next block is asked for before the
@@ -111,7 +112,7 @@ func (p *producerIDs) received(start, end int64, err error) {
 	}
 }
 
-func (b *Broker) initProducerID(_ *network.Request, q *kmsg.InitProducerIDRequest, reply func(kmsg.Response)) {
+func (b *Broker) initProducerID(r *network.Request, q *kmsg.InitProducerIDRequest, reply func(kmsg.Response)) {
 	resp := q.ResponseKind().(*kmsg.InitProducerIDResponse)
 	resp.ProducerID, resp.ProducerEpoch = -1, -1
 	fail := func(err error) {
@@ -119,6 +120,10 @@ func (b *Broker) initProducerID(_ *network.Request, q *kmsg.InitProducerIDReques
 		reply(resp)
 	}
 	switch {
+	case q.TransactionalID != nil && !b.allows(r, security.Write, security.TransactionalID, *q.TransactionalID):
+		fail(api.ErrTransactionalIDAuthorizationFailed)
+	case q.TransactionalID == nil && !b.mayWriteIdempotently(r):
+		fail(api.ErrClusterAuthorizationFailed)
 	case q.TransactionalID != nil && *q.TransactionalID == "":
 		fail(api.ErrInvalidRequest)
 	case q.TransactionalID != nil:
@@ -136,6 +141,12 @@ func (b *Broker) initProducerID(_ *network.Request, q *kmsg.InitProducerIDReques
 			reply(resp)
 		})
 	}
+}
+
+// mayWriteIdempotently says whether the client may have a producer id: who may write to some topic may (KIP-679).
+func (b *Broker) mayWriteIdempotently(r *network.Request) bool {
+	return b.allowsQuietly(r, security.IdempotentWrite, security.Cluster, security.ClusterName) ||
+		b.authorizer.AllowsSome(requester(r), security.Write, security.Topic)
 }
 
 // transactionVersion is the finalized level of transaction.version.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -56,7 +57,7 @@ func (n *Node) startBroker(ctx context.Context) error {
 	}
 	n.groups = group.New(groups)
 	b := broker.New(broker.Options{NodeID: n.cfg.NodeID, ClusterID: n.clusterID, Config: n.live, Replicas: n.replicas, Clock: n.o.Clock,
-		Logger: n.logger, Controller: forwarder{n}, Groups: n.groups, Table: n.brokerTable, KRaftVersion: n.raft.KRaftVersion})
+		Logger: n.logger, Controller: forwarder{n}, Groups: n.groups, Table: n.brokerTable, Authorizer: n.authorizer, KRaftVersion: n.raft.KRaftVersion})
 	n.broker.Store(b)
 	n.groups.Start(n.cfg.GroupCoordinator.OffsetsPartitions)
 	if err := n.loader.Install(&brokerPublisher{n: n, b: b}); err != nil {
@@ -149,11 +150,17 @@ func (n *Node) cordoned() []uuid.UUID {
 	c := n.live.Current()
 	var ids []uuid.UUID
 	for _, d := range c.LogDirs {
-		if slices.Contains(c.CordonedLogDirs, d) || slices.Contains(c.CordonedLogDirs, "*") {
+		if n.isCordoned(d) {
 			ids = append(ids, n.dirIDs[d])
 		}
 	}
 	return ids
+}
+
+// isCordoned says whether a log directory takes no new replicas.
+func (n *Node) isCordoned(dir string) bool {
+	c := n.live.Current()
+	return slices.ContainsFunc(c.CordonedLogDirs, func(d string) bool { return d == "*" || filepath.Clean(d) == filepath.Clean(dir) })
 }
 
 // lifecycleWaker tells the lifecycle of new metadata.
@@ -215,7 +222,7 @@ func (n *Node) openLogs(ctx context.Context) error {
 		CleanerBufferBytes:   c.CleanerDedupeBufferBytes,
 		Intervals: log.Intervals{RecoveryPoint: c.FlushOffsetCheckpoint, LogStart: c.FlushStartOffsetCheckpoint, HighWatermark: c.HighWatermarkCheckpoint,
 			Retention: c.RetentionCheckInterval, InitialDelay: c.InitialTaskDelay, ProducerExpiry: c.ProducerIDExpirationInterval, Clean: c.CleanerBackoff},
-		Rand: n.rand.generator(), Progress: progress.update, OnDirFailure: n.dirFailed,
+		Rand: n.rand.generator(), Progress: progress.update, OnDirFailure: n.dirFailed, Cordoned: n.isCordoned,
 	})
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -18,6 +19,7 @@ import (
 	"gregor/internal/metadata"
 	"gregor/internal/network"
 	"gregor/internal/raft"
+	"gregor/internal/security"
 )
 
 // controllerAPI answers the requests of a controller listener: those of other voters and observers go to the metadata log's
@@ -34,7 +36,7 @@ type controllerHandler func(*controllerAPI, *exchange, kmsg.Request)
 type exchange struct {
 	r         *network.Request
 	principal string
-	addr      string
+	addr      netip.Addr
 	clientID  string
 	forwarded bool
 	// reply answers. err says whether the request was for somebody else to answer.
@@ -91,10 +93,22 @@ func (c *controllerAPI) Handle(r *network.Request) {
 		r.Close(err)
 		return
 	}
-	c.handlers[r.Key](c, &exchange{
-		r: r, principal: r.Conn.Principal(), addr: r.Conn.ClientAddr().Addr().String(), clientID: r.ClientID,
+	c.serve(&exchange{
+		r: r, principal: r.Conn.Principal(), addr: r.Conn.ClientAddr().Addr(), clientID: r.ClientID,
 		reply: func(resp kmsg.Response, _ error) { r.Reply(resp) },
 	}, q)
+}
+
+// serve answers a request, if whoever it comes from may send it.
+func (c *controllerAPI) serve(x *exchange, q kmsg.Request) {
+	key := api.Key(q.Key())
+	if key != api.ApiVersions {
+		if err := c.n.admit(x.principal, x.addr, q); err != nil {
+			x.reply(controller.ErrorResponse(q, err), nil)
+			return
+		}
+	}
+	c.handlers[key](c, x, q)
 }
 
 // envelope handles a request that a broker passes on for a client, as if the client had sent it here.
@@ -106,8 +120,8 @@ func (c *controllerAPI) envelope(x *exchange, q kmsg.Request) {
 		x.reply(resp, nil)
 		return
 	}
-	c.handlers[in.header.Key](c, &exchange{
-		r: x.r, principal: in.principal, addr: in.addr.String(), clientID: in.header.ClientID, forwarded: true,
+	c.serve(&exchange{
+		r: x.r, principal: in.principal, addr: in.addr, clientID: in.header.ClientID, forwarded: true,
 		reply: func(inner kmsg.Response, err error) {
 			if errors.Is(err, error(api.ErrNotController)) {
 				resp.ErrorCode = api.ErrNotController.Code
@@ -125,7 +139,8 @@ func (c *controllerAPI) quorum(x *exchange, q kmsg.Request) {
 }
 
 func (c *controllerAPI) submit(x *exchange, q kmsg.Request) {
-	rc := &controller.RequestContext{Principal: x.principal, ClientAddr: x.addr, Forwarded: x.forwarded, Deadline: x.r.Received.Add(c.n.cfg.RequestTimeout),
+	rc := &controller.RequestContext{Principal: x.principal, ClientAddr: x.addr.String(), Allowed: c.n.allowed(x.principal, x.addr),
+		Forwarded: x.forwarded, Deadline: x.r.Received.Add(c.n.cfg.RequestTimeout),
 		Received: x.r.Received}
 	if _, ok := q.(*kmsg.BrokerHeartbeatRequest); ok {
 		rc.Link = c.link(x.r.Conn)
@@ -134,11 +149,21 @@ func (c *controllerAPI) submit(x *exchange, q kmsg.Request) {
 }
 
 func (c *controllerAPI) describeConfigs(x *exchange, q kmsg.Request) {
-	x.reply(broker.Configs{NodeID: c.n.cfg.NodeID, Config: c.n.live, Image: c.n.loader.Image}.Describe(q.(*kmsg.DescribeConfigsRequest)), nil)
+	allowed := c.n.allowed(x.principal, x.addr)
+	if allowed == nil {
+		allowed = func(security.Operation, security.ResourceType, string) bool { return true }
+	}
+	configs := broker.Configs{NodeID: c.n.cfg.NodeID, Config: c.n.live, Image: c.n.loader.Image}
+	x.reply(configs.Describe(q.(*kmsg.DescribeConfigsRequest), allowed), nil)
 }
 
 func (c *controllerAPI) describeACLs(x *exchange, q kmsg.Request) {
-	x.reply(broker.ACLsDisabled(q.(*kmsg.DescribeACLsRequest)), nil)
+	req := q.(*kmsg.DescribeACLsRequest)
+	if c.n.authorizer == nil {
+		x.reply(broker.ACLsRefused(req, broker.ErrNoAuthorizer), nil)
+		return
+	}
+	x.reply(broker.DescribeACLs(req, c.n.loader.Image()), nil)
 }
 
 func (c *controllerAPI) tokenRequest(x *exchange, q kmsg.Request) {
@@ -203,6 +228,12 @@ func (c *controllerAPI) describeCluster(x *exchange, q kmsg.Request) {
 		resp.ErrorCode, resp.ErrorMessage = err.Code, &text
 		x.reply(resp, nil)
 		return
+	}
+	if req.IncludeClusterAuthorizedOperations {
+		resp.ClusterAuthorizedOperations = security.Operations(security.Cluster)
+		if a := c.n.authorizer; a != nil {
+			resp.ClusterAuthorizedOperations = a.Operations(security.Requester{Principal: x.principal, Addr: x.addr}, security.Cluster, security.ClusterName)
+		}
 	}
 	for _, v := range c.n.raft.Voters() {
 		for _, e := range v.Endpoints {

@@ -38,6 +38,12 @@ func (f forwarder) Forward(from broker.Client, q kmsg.Request, deadline time.Tim
 	case n.controller == nil || !here:
 		f.remote(from, q, deadline, reply)
 	case quorumRequest(q):
+		if from != (broker.Client{}) {
+			if err := n.admit(from.Principal, from.Addr, q); err != nil {
+				reply(controller.ErrorResponse(q, err), nil)
+				return
+			}
+		}
 		n.raft.HandleRequest(raft.RequestContext{Listener: n.cfg.ControllerListeners[0]}, q, func(r kmsg.Response) { reply(r, nil) })
 	default:
 		f.local(from, q, deadline, reply)
@@ -57,7 +63,7 @@ func (f forwarder) local(from broker.Client, q kmsg.Request, deadline time.Time,
 	n := f.n
 	rc := &controller.RequestContext{Principal: anonymous, Forwarded: true, Deadline: deadline}
 	if from != (broker.Client{}) {
-		rc.Principal, rc.ClientAddr = from.Principal, from.Addr.String()
+		rc.Principal, rc.ClientAddr, rc.Allowed = from.Principal, from.Addr.String(), n.allowed(from.Principal, from.Addr)
 	}
 	n.controller.Submit(rc, q, func(r kmsg.Response, err error) {
 		if reg, ok := r.(*kmsg.BrokerRegistrationResponse); ok && reg.ErrorCode == api.ErrDuplicateBrokerRegistration.Code && n.predecessor.CompareAndSwap(false, true) {
@@ -109,6 +115,9 @@ func (f forwarder) remote(from broker.Client, q kmsg.Request, deadline time.Time
 		switch {
 		case err == nil && notController(resp), errors.Is(err, error(api.ErrNotController)):
 			f.again(from, q, deadline, reply, api.ErrNotController)
+		case errors.Is(err, errEnvelopeRefused):
+			n.logger.Warn("a client's request could not be passed on", "node", n.raft.LeaderAndEpoch().LeaderID, "api", api.Key(q.Key()).String(), "err", err)
+			reply(nil, err)
 		case errors.Is(err, peer.ErrTimeout):
 			reply(nil, fmt.Errorf("%w: %w", error(api.ErrRequestTimedOut), err))
 		case err != nil && api.CodeOf(err) == api.CodeUnknownServerError:
@@ -166,10 +175,17 @@ func newEnvelope(from broker.Client, q kmsg.Request) (*kmsg.EnvelopeRequest, err
 	return e, nil
 }
 
+// errEnvelopeRefused is what an active controller says to a broker that it doesn't take requests of clients from.
+var errEnvelopeRefused = errors.New("the controller refused an envelope")
+
 // openEnvelope reads the controller's answer to a request in an envelope.
 func openEnvelope(q kmsg.Request, e *kmsg.EnvelopeResponse) (kmsg.Response, error) {
-	if e.ErrorCode != 0 {
-		return nil, api.FromCode(e.ErrorCode)
+	switch err := api.FromCode(e.ErrorCode); {
+	case errors.Is(err, error(api.ErrNotController)), errors.Is(err, error(api.ErrUnsupportedVersion)):
+		return nil, err
+	case err != nil:
+		// It is between this broker and the controller, and nothing that the client did.
+		return nil, fmt.Errorf("%w: %v", errEnvelopeRefused, err)
 	}
 	if len(e.ResponseData) < 4 {
 		return nil, fmt.Errorf("answer in an envelope: %w", api.ErrShort)

@@ -25,6 +25,7 @@ import (
 	"gregor/internal/network"
 	"gregor/internal/raft"
 	"gregor/internal/replica"
+	"gregor/internal/security"
 	"gregor/internal/telemetry"
 	"gregor/internal/uuid"
 	"gregor/internal/vfs"
@@ -62,6 +63,7 @@ type Node struct {
 	brokerTable     *api.Table // what the listeners of each kind serve
 	controllerTable *api.Table
 
+	authorizer *security.Authorizer // nil without one
 	stats      *requestStats
 	server     *network.Server
 	peers      nodePeers
@@ -168,6 +170,10 @@ func (n *Node) enter(p telemetry.Phase) {
 
 func (n *Node) start(ctx context.Context) error {
 	n.warnAboutConfig()
+	var err error
+	if n.authorizer, err = newAuthorizer(n.cfg, n.logger); err != nil {
+		return err
+	}
 	if err := n.identify(); err != nil {
 		return err
 	}
@@ -180,7 +186,9 @@ func (n *Node) start(ctx context.Context) error {
 	}
 	if n.cfg.Roles.Controller {
 		// The other voters have to reach this one before any of them can lead.
-		n.server.Start(n.cfg.ControllerListeners...)
+		if early := n.early(); len(early) > 0 {
+			n.server.Start(early...)
+		}
 	}
 	if n.cfg.Roles.Broker {
 		if err := n.startBroker(ctx); err != nil {

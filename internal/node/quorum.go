@@ -61,6 +61,11 @@ func (n *Node) startQuorum(ctx context.Context) error {
 	if err := n.loader.Install(n.snapshots, (*dynamicConfig)(n)); err != nil {
 		return err
 	}
+	if n.authorizer != nil {
+		if err := n.loader.Install(&aclPublisher{authorizer: n.authorizer}); err != nil {
+			return err
+		}
+	}
 	if n.registrar != nil {
 		if err := n.loader.Install(n.registrar, n.prober); err != nil {
 			return err
@@ -94,6 +99,7 @@ func (n *Node) startController(staticIDs []int32) error {
 		Configs: controller.NewConfigSchema(c), Bootstrap: bootstrap, StaticVoters: staticIDs,
 		Registration:      controller.Registration{Incarnation: incarnation, Listeners: n.controllerRegistration()},
 		DefaultPartitions: c.NumPartitions, DefaultReplicationFactor: c.DefaultReplicationFactor, NoTopicDeletion: !c.DeleteTopics,
+		Authorizer:     n.authorizer != nil,
 		SessionTimeout: c.BrokerSessionTimeout, IdleInterval: idle, BalanceInterval: balance, UncleanInterval: c.UncleanLeaderElectionInterval,
 		TokenSecret:      c.Value("delegation.token.secret.key").Text(),
 		TokenMaxLifetime: c.Value("delegation.token.max.lifetime.ms").Millis(), TokenExpiry: c.Value("delegation.token.expiry.time.ms").Millis(),
