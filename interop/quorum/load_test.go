@@ -253,9 +253,9 @@ func (g *group) join() {
 				return
 			}
 			fetches.EachError(func(topic string, p int32, err error) {
-				// Whatever the client does not try again by itself is an error here, but for errors that a poll only reports.
 				var lost *kgo.ErrDataLoss
-				if errors.As(err, &lost) || !kerr.IsRetriable(err) && !isNetwork(err) {
+				var session *kgo.ErrGroupSession // the group has given the member up, which joins anew by itself
+				if errors.As(err, &lost) || !errors.As(err, &session) && !kerr.IsRetriable(err) && !isNetwork(err) {
 					g.l.fault("group %s: partition %d: %v", g.name, p, err)
 				}
 			})
