@@ -1,7 +1,10 @@
 package log
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -71,4 +74,25 @@ func TestAppendReadReload(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestOpenIsCalledOff: who calls the opening off hears the cause again: it is no failure of the directories.
+func TestOpenIsCalledOff(t *testing.T) {
+	w := newWorld(t, vfs.NewMem(), "/d")
+	w.open()
+	w.log("t")
+	w.close()
+	why := errors.New("why")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(why)
+	o := Options{FS: w.fs, Clock: w.clock, Dirs: w.dirs, NodeID: 1, NoBackground: true, Rand: rand.New(rand.NewPCG(1, 2)),
+		TopicConfig: func(string) Config { return w.cfg }}
+	if _, err := Open(ctx, o); !errors.Is(err, why) {
+		t.Errorf("Open: %v, want %v", err, why)
+	}
+	if _, err := OpenMetadata(ctx, MetadataOptions{FS: w.fs, Clock: w.clock, Dir: "/m"}); !errors.Is(err, why) {
+		t.Errorf("OpenMetadata: %v, want %v", err, why)
+	}
+	w.open()
+	w.close()
 }

@@ -402,7 +402,7 @@ func (m *Manager) loadDir(ctx context.Context, d *logDir) error {
 				if i >= len(work) || firstFatal.Load() != nil || d.offline() != nil {
 					return
 				}
-				err := ctx.Err()
+				err := context.Cause(ctx)
 				if err == nil {
 					err = m.loadOne(d, work[i], &known, &p)
 				}
@@ -814,7 +814,7 @@ func OpenMetadata(ctx context.Context, o MetadataOptions) (*Log, error) {
 	if err := e.fs.MkdirAll(dir); err != nil {
 		return nil, fmt.Errorf("open metadata log: %w", err)
 	}
-	if err := ctx.Err(); err != nil {
+	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
 	l, err := e.load(tp, dir, nil, loadOptions{cfg: o.Config, start: -1})
