@@ -31,7 +31,7 @@ type DirectoryAssigner struct {
 	logger     *slog.Logger
 
 	mu      sync.Mutex // guards all below
-	pending map[replicaKey]uuid.UUID
+	pending map[replicaKey]*assignment
 	busy    bool
 	retry   *time.Timer
 	closed  bool
@@ -42,16 +42,23 @@ type replicaKey struct {
 	partition int32
 }
 
-// NewDirectoryAssigner makes an assigner for the broker whose epoch is as given.
-func NewDirectoryAssigner(nodeID int32, epoch func() int64, c Controller, clk clock.Clock, logger *slog.Logger) *DirectoryAssigner {
-	return &DirectoryAssigner{nodeID: nodeID, epoch: epoch, controller: c, clock: clk, logger: logger, pending: make(map[replicaKey]uuid.UUID)}
+// assignment is a directory that the controller is to be told of, and whom to tell then; done may be nil.
+type assignment struct {
+	dir  uuid.UUID
+	done func()
 }
 
-// Assign notes that a replica lies in dir. It does not block.
-func (a *DirectoryAssigner) Assign(topicID uuid.UUID, partition int32, dir uuid.UUID) {
+// NewDirectoryAssigner makes an assigner for the broker whose epoch is as given.
+func NewDirectoryAssigner(nodeID int32, epoch func() int64, c Controller, clk clock.Clock, logger *slog.Logger) *DirectoryAssigner {
+	return &DirectoryAssigner{nodeID: nodeID, epoch: epoch, controller: c, clock: clk, logger: logger, pending: make(map[replicaKey]*assignment)}
+}
+
+// Assign notes that a replica lies in dir, or will. It does not block. done, unless nil, is called once the controller has
+// answered, but not if the replica is assigned another directory before.
+func (a *DirectoryAssigner) Assign(topicID uuid.UUID, partition int32, dir uuid.UUID, done func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.pending[replicaKey{topicID, partition}] = dir
+	a.pending[replicaKey{topicID, partition}] = &assignment{dir, done}
 	a.startLocked(0)
 }
 
@@ -77,12 +84,12 @@ func (a *DirectoryAssigner) startLocked(pause time.Duration) {
 
 func (a *DirectoryAssigner) send() {
 	a.mu.Lock()
-	sent := make(map[replicaKey]uuid.UUID)
-	for k, dir := range a.pending {
+	sent := make(map[replicaKey]*assignment)
+	for k, to := range a.pending {
 		if len(sent) == maxAssignments {
 			break
 		}
-		sent[k] = dir
+		sent[k] = to
 	}
 	a.mu.Unlock()
 	q := assignRequest(sent)
@@ -97,26 +104,36 @@ func (a *DirectoryAssigner) send() {
 
 // done settles a request: replicas that were answered, whether or not the controller knows them still, are through, unless
 // they have moved again in the meantime.
-func (a *DirectoryAssigner) done(sent map[replicaKey]uuid.UUID, err error) {
+func (a *DirectoryAssigner) done(sent map[replicaKey]*assignment, err error) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	a.busy = false
 	if err != nil {
 		a.logger.Warn("the controller could not be told of log directories", slog.Int("replicas", len(sent)), slog.Any("err", err))
 		a.startLocked(assignmentRetry)
+		a.mu.Unlock()
 		return
 	}
-	for k, dir := range sent {
-		if a.pending[k] == dir {
-			delete(a.pending, k)
+	var through []func()
+	for k, to := range sent {
+		if a.pending[k] != to {
+			continue
+		}
+		delete(a.pending, k)
+		if to.done != nil {
+			through = append(through, to.done)
 		}
 	}
 	a.startLocked(0)
+	a.mu.Unlock()
+	for _, f := range through {
+		f()
+	}
 }
 
-func assignRequest(replicas map[replicaKey]uuid.UUID) *kmsg.AssignReplicasToDirsRequest {
+func assignRequest(replicas map[replicaKey]*assignment) *kmsg.AssignReplicasToDirsRequest {
 	byDir := make(map[uuid.UUID]map[uuid.UUID][]int32)
-	for k, dir := range replicas {
+	for k, to := range replicas {
+		dir := to.dir
 		if byDir[dir] == nil {
 			byDir[dir] = make(map[uuid.UUID][]int32)
 		}

@@ -38,9 +38,11 @@ func TestDirectoryAssignerTriesUntilItIsHeard(t *testing.T) {
 		c := &assignments{fails: 2}
 		a := NewDirectoryAssigner(3, func() int64 { return 17 }, c, clock.System, slog.New(slog.DiscardHandler))
 		topic, one, two := uuid.UUID{1}, uuid.UUID{200}, uuid.UUID{201}
-		a.Assign(topic, 1, one)
-		a.Assign(topic, 0, one)
-		a.Assign(topic, 2, two)
+		told := 0
+		a.Assign(topic, 1, one, nil)
+		a.Assign(topic, 0, two, func() { t.Error("told of what was overtaken") })
+		a.Assign(topic, 0, one, func() { told++ })
+		a.Assign(topic, 2, two, nil)
 		time.Sleep(10 * time.Second)
 		if len(c.got) != 1 {
 			t.Fatalf("%d requests were heard, want 1", len(c.got))
@@ -50,7 +52,10 @@ func TestDirectoryAssignerTriesUntilItIsHeard(t *testing.T) {
 			len(q.Directories[0].Topics[0].Partitions) != 2 || q.Directories[0].Topics[0].Partitions[0].Partition != 0 {
 			t.Errorf("request %+v", q)
 		}
-		a.Assign(topic, 0, two)
+		if told != 1 {
+			t.Errorf("told %d times", told)
+		}
+		a.Assign(topic, 0, two, nil)
 		time.Sleep(10 * time.Second)
 		if len(c.got) != 2 || uuid.UUID(c.got[1].Directories[0].ID) != two {
 			t.Errorf("a replica that moved: %d requests", len(c.got))

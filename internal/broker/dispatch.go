@@ -81,6 +81,7 @@ func handlers() map[api.Key]handler {
 		api.InitProducerId:       later((*Broker).initProducerID),
 		api.DescribeProducers:    answer((*Broker).describeProducers),
 		api.DescribeLogDirs:      answer((*Broker).describeLogDirs),
+		api.AlterReplicaLogDirs:  answer((*Broker).alterReplicaLogDirs),
 
 		// Groups.
 		api.FindCoordinator: answer((*Broker).findCoordinator),

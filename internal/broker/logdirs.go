@@ -89,7 +89,7 @@ func logsOf(logs []describedLog) []kmsg.DescribeLogDirsResponseDirTopic {
 	return out
 }
 
-func (b *Broker) alterReplicaLogDirs(_ *network.Request, q *kmsg.AlterReplicaLogDirsRequest) kmsg.Response {
+func (b *Broker) alterReplicaLogDirs(r *network.Request, q *kmsg.AlterReplicaLogDirsRequest) kmsg.Response {
 	resp := q.ResponseKind().(*kmsg.AlterReplicaLogDirsResponse)
 	// A partition that is named twice goes where it is named last, and is answered once.
 	wanted := make(map[log.TopicPartition]string)
@@ -106,8 +106,12 @@ func (b *Broker) alterReplicaLogDirs(_ *network.Request, q *kmsg.AlterReplicaLog
 		}
 	}
 	topics := make(map[string]int)
+	allowed := b.allowsCluster(r, security.Alter)
 	for _, tp := range order {
-		err := b.replicas.AlterLogDir(tp, wanted[tp])
+		var err error = api.ErrClusterAuthorizationFailed
+		if allowed {
+			err = b.replicas.AlterLogDir(tp, wanted[tp])
+		}
 		if err != nil {
 			b.logger.Warn("a replica can't move to another log directory", slog.String("partition", tp.String()),
 				slog.String("dir", wanted[tp]), slog.Any("err", err))

@@ -163,10 +163,13 @@ func FutureFits(tp TopicPartition) bool {
 	return len(tp.String())+len(".")+32+len(dirFuture) <= maxNameLen
 }
 
-// DropFuture gives a future log up: its directory is deleted as a replica's is.
-func (m *Manager) DropFuture(tp TopicPartition) error {
+// DropFuture gives a future log up, unless it is none any more: its directory is deleted as a replica's is.
+func (m *Manager) DropFuture(tp TopicPartition, l *Log) error {
 	m.create.Lock()
 	defer m.create.Unlock()
+	if m.Future(tp) != l {
+		return nil
+	}
 	return m.dropFuture(tp)
 }
 
@@ -223,11 +226,11 @@ func (m *Manager) settleFutures() error {
 // the metadata names, which a start takes for the replica. Kafka does so too.
 //
 // Differs from Kafka: what was copied is synced before the old log goes.
-func (m *Manager) Promote(tp TopicPartition) (*Log, error) {
+func (m *Manager) Promote(tp TopicPartition, next *Log) (*Log, error) {
 	m.create.Lock()
 	defer m.create.Unlock()
-	next, src := m.Future(tp), m.Log(tp)
-	if next == nil {
+	src := m.Log(tp)
+	if next == nil || m.Future(tp) != next {
 		return nil, fmt.Errorf("promote the future log of %s: %w", tp, ErrNoSuchReplica)
 	}
 	if err := next.Flush(); err != nil {
@@ -280,6 +283,7 @@ func (l *Log) take(src *Log) error {
 			return err
 		}
 	}
+	l.SetConfig(src.Config())
 	l.SetHighWatermark(hw)
 	return l.IncrementLogStart(min(start, hw), "the log start offset of the log that moves")
 }

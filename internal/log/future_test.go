@@ -84,7 +84,7 @@ func TestFutureTakesTheLogsPlace(t *testing.T) {
 	}
 	copyAll(t, f, src, 200)
 	mustAppend(t, src, producerBatch(w.now(), 5, 0, 20, false, "v20"))
-	if _, err := m.Promote(moved); err == nil {
+	if _, err := m.Promote(moved, m.Future(moved)); err == nil {
 		t.Fatal("promoted a future log that lags behind")
 	}
 	copyAll(t, f, src, 200)
@@ -93,7 +93,7 @@ func TestFutureTakesTheLogsPlace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := m.Promote(moved)
+	l, err := m.Promote(moved, m.Future(moved))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func TestFutureIsThereAfterARestart(t *testing.T) {
 			t.Fatalf("clean %v: the future log is %v", clean, f)
 		}
 		copyAll(t, f, m.Log(moved), 100)
-		if _, err := m.Promote(moved); err != nil {
+		if _, err := m.Promote(moved, m.Future(moved)); err != nil {
 			t.Fatal(err)
 		}
 		if got := values(t, m.Log(moved), 0, ReadLogEnd); len(got) != 10 {
@@ -170,7 +170,7 @@ func TestFutureIsDropped(t *testing.T) {
 	src := w.log("a")
 	to := other(src)
 	mustFuture(t, m, to)
-	if err := m.DropFuture(moved); err != nil {
+	if err := m.DropFuture(moved, m.Future(moved)); err != nil {
 		t.Fatal(err)
 	}
 	if names := dirNames(t, w.fs, to); len(names) != 1 || !strings.HasSuffix(names[0], "-delete") || m.Future(moved) != nil {
@@ -301,7 +301,7 @@ func TestFutureFollowsWhateverHappens(tt *testing.T) {
 		copyAll(tt, f, src, 300)
 		start, _, hw, end := src.Offsets()
 		want := values(tt, src, start, ReadLogEnd)
-		l, err := m.Promote(moved)
+		l, err := m.Promote(moved, m.Future(moved))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -356,7 +356,7 @@ func TestCrashesWhileALogMoves(t *testing.T) {
 			if m.Future(moved) == nil {
 				t.Fatalf("crash before %s %s: the replica is gone", op.Kind, op.Path)
 			}
-			if l, err = m.Promote(moved); err != nil {
+			if l, err = m.Promote(moved, m.Future(moved)); err != nil {
 				t.Fatalf("crash before %s %s: %v", op.Kind, op.Path, err)
 			}
 		}
@@ -365,7 +365,7 @@ func TestCrashesWhileALogMoves(t *testing.T) {
 		}
 		if f := m.Future(moved); f != nil {
 			copyAll(t, f, l, 500)
-			if l, err = m.Promote(moved); err != nil {
+			if l, err = m.Promote(moved, m.Future(moved)); err != nil {
 				t.Fatal(err)
 			}
 			if got := values(t, l, 0, ReadLogEnd); !slices.Equal(got, want) || l.ParentDir() != to {
@@ -394,7 +394,7 @@ func TestCrashesWhileALogMoves(t *testing.T) {
 	looking = false
 	f := mustFuture(t, m, to)
 	copyAll(t, f, src, 500)
-	if _, err := m.Promote(moved); err != nil {
+	if _, err := m.Promote(moved, m.Future(moved)); err != nil {
 		t.Fatal(err)
 	}
 	w.close()

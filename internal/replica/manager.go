@@ -35,7 +35,10 @@ type Options struct {
 	Rand   *rand.Rand
 	// AssignDirectory is told, while Publish runs, of a replica whose log directory is not the one that the metadata names, so
 	// that the controller can be told (KIP-858). Nil: nobody is told.
-	AssignDirectory func(topicID uuid.UUID, partition int32, dir uuid.UUID)
+	//
+	// done, unless nil, is called once the controller has taken it, from any goroutine. A later call for the replica replaces one
+	// that is not through yet, whose done is then never called.
+	AssignDirectory func(topicID uuid.UUID, partition int32, dir uuid.UUID, done func())
 	// BrokerEpoch is this broker's, -1 before it is registered. Needed with the fields below.
 	BrokerEpoch func() int64
 	// AlterPartition sends a request to the active controller and calls done once. Nil: no ISR is ever asked for.
@@ -56,7 +59,7 @@ type Manager struct {
 	config    *config.Live
 	clock     clock.Clock
 	logger    *slog.Logger
-	assign    func(uuid.UUID, int32, uuid.UUID)
+	assign    func(topicID uuid.UUID, partition int32, dir uuid.UUID, done func())
 	sessions  *FetchSessions
 	lag       time.Duration // replica.lag.time.max.ms
 	rackAware bool
@@ -64,6 +67,7 @@ type Manager struct {
 	oneThread bool
 	alter     *isrChanges // nil when there is nobody to ask
 	fetchers  *fetchers   // nil when nothing is fetched
+	moves     *moves
 
 	// Quotas of throttled replicas: as leader, as follower, and between log directories.
 	leaderQuota, followerQuota, logDirQuota *quota
@@ -134,6 +138,7 @@ func New(o Options) *Manager {
 	m.leaderQuota = newQuota(m.clock, cfg.LeaderThrottledRate, int(cfg.ReplicationQuotaSamples), cfg.ReplicationQuotaSample)
 	m.followerQuota = newQuota(m.clock, cfg.FollowerThrottledRate, int(cfg.ReplicationQuotaSamples), cfg.ReplicationQuotaSample)
 	m.logDirQuota = newQuota(m.clock, cfg.LogDirsThrottledRate, int(cfg.LogDirsQuotaSamples), cfg.LogDirsQuotaSample)
+	m.moves = newMoves(m, int(cfg.LogDirMovers), int(cfg.ReplicaFetchMaxBytes))
 	m.image.Store(metadata.EmptyImage())
 	if o.AlterPartition != nil {
 		m.alter = &isrChanges{nodeID: o.NodeID, brokerEpoch: o.BrokerEpoch, send: o.AlterPartition, logger: o.Logger,
@@ -302,6 +307,7 @@ func (m *Manager) removeFromTopic(gone []metadata.LocalPartition) {
 		if p := t.Partition(lp.Partition); p != nil {
 			p.drop(api.ErrUnknownTopicOrPartition)
 			m.unfollow(p)
+			m.moves.giveUp(p, "the replica is deleted")
 			parts[lp.Partition] = nil
 			dropped = append(dropped, p)
 		}
@@ -349,6 +355,7 @@ func (m *Manager) applyTopic(img *metadata.Image, changed []metadata.LocalPartit
 			}
 			p = newPartition(m, t, l)
 			parts[lp.Partition] = p
+			m.resume(p, lp)
 		}
 		if err := p.setRole(roleOf(lp.State, m.nodeID)); err != nil {
 			m.logger.Error("change role", slog.String("topic", name), slog.Int("partition", int(lp.Partition)), slog.Any("err", err))
@@ -363,17 +370,6 @@ func (m *Manager) applyTopic(img *metadata.Image, changed []metadata.LocalPartit
 	}
 	t.parts.Store(&parts)
 	m.topics.add(t)
-}
-
-func (m *Manager) open(t *Topic, lp metadata.LocalPartition) (*log.Log, error) {
-	l, err := m.logs.GetOrCreate(log.TopicPartition{Topic: lp.Topic, Partition: lp.Partition}, lp.TopicID, LogConfig(t.Config()))
-	if err != nil {
-		return nil, err
-	}
-	if dir, _ := lp.State.Directory(m.nodeID); m.assign != nil && dir != l.DirID() {
-		m.assign(lp.TopicID, lp.Partition, l.DirID())
-	}
-	return l, nil
 }
 
 // brokersChanged looks again at what depends on which brokers are in service.
@@ -440,6 +436,9 @@ func (m *Manager) FailDirectory(dir string) {
 		if p.log().ParentDir() == dir {
 			p.drop(api.ErrKafkaStorageError)
 			m.unfollow(p)
+			m.moves.suspend(p)
+		} else if future := p.Moving(); future != nil && future.ParentDir() == dir {
+			m.moves.giveUp(p, "the new log directory is offline")
 		}
 	}
 }
@@ -458,6 +457,7 @@ func (m *Manager) Close() {
 	if m.fetchers != nil {
 		m.fetchers.close()
 	}
+	m.moves.close()
 	for _, p := range m.All() {
 		p.drop(api.ErrNotLeaderOrFollower)
 	}
