@@ -98,6 +98,10 @@ func handlers() map[api.Key]handler {
 
 		api.ConsumerGroupHeartbeat: later((*Broker).consumerGroupHeartbeat),
 		api.ConsumerGroupDescribe:  later((*Broker).consumerGroupDescribe),
+
+		api.StreamsGroupHeartbeat:                 later((*Broker).streamsGroupHeartbeat),
+		api.StreamsGroupDescribe:                  later((*Broker).streamsGroupDescribe),
+		api.StreamsGroupTopologyDescriptionUpdate: answer((*Broker).streamsTopologyUpdate),
 	})
 	return m
 }

@@ -14,14 +14,14 @@ func (c *Coordinator) StreamsGroupHeartbeat(ctx *Context, req *kmsg.StreamsGroup
 	reply func(resp *kmsg.StreamsGroupHeartbeatResponse, missing []kmsg.CreateTopicsRequestTopic),
 ) {
 	fail := func(err error) {
-		resp := kmsg.NewPtrStreamsGroupHeartbeatResponse()
+		resp := newStreamsResponse()
 		text := api.MessageOf(err)
 		resp.ErrorCode, resp.ErrorMessage = api.CodeOf(err), &text
 		reply(resp, nil)
 	}
 	p, ok := c.PartitionFor(req.Group)
 	if !ok {
-		resp := kmsg.NewPtrStreamsGroupHeartbeatResponse()
+		resp := newStreamsResponse()
 		resp.ErrorCode = api.ErrCoordinatorNotAvailable.Code
 		reply(resp, nil)
 		return
@@ -41,6 +41,13 @@ func (c *Coordinator) StreamsGroupHeartbeat(ctx *Context, req *kmsg.StreamsGroup
 		}
 		reply(answer.resp, answer.missing)
 	})
+}
+
+// newStreamsResponse is an answer without any status; that is not null, as it might be.
+func newStreamsResponse() *kmsg.StreamsGroupHeartbeatResponse {
+	resp := kmsg.NewPtrStreamsGroupHeartbeatResponse()
+	resp.Status = []kmsg.StreamsGroupHeartbeatResponseStatus{}
+	return resp
 }
 
 // StreamsGroupDescribe answers versions 0 and 1 for some groups, in their order.

@@ -541,7 +541,7 @@ func (u *streamsUpdate) reconcile(targetEpoch int32, target *roleTasks) error {
 // answer is what the member is told.
 func (u *streamsUpdate) answer(ctx *Context, joins, stored bool) *kmsg.StreamsGroupHeartbeatResponse {
 	g, m := u.g, u.member
-	resp := kmsg.NewPtrStreamsGroupHeartbeatResponse()
+	resp := newStreamsResponse()
 	resp.MemberID, resp.MemberEpoch = m.id, m.epoch
 	resp.HeartbeatIntervalMillis = int32(u.settings.HeartbeatInterval.Milliseconds())
 	resp.TaskOffsetIntervalMillis = int32(u.settings.TaskOffsetInterval.Milliseconds())
@@ -580,9 +580,7 @@ func (u *streamsUpdate) answer(ctx *Context, joins, stored bool) *kmsg.StreamsGr
 				"Configure them via 'client.tag.<tagKey>' in your Streams config.", strings.Join(missing, ", "))
 		}
 	}
-	if resp.Status = u.statuses; resp.Status == nil {
-		resp.Status = []kmsg.StreamsGroupHeartbeatResponseStatus{}
-	}
+	resp.Status = append(resp.Status, u.statuses...)
 	return resp
 }
 
@@ -650,8 +648,8 @@ func (c *core) streamsLeave(r *kmsg.StreamsGroupHeartbeatRequest) (result, *kmsg
 		g.shutdown = strings.Clone(r.MemberID)
 		c.log.Info("a member asks for the whole application to shut down", "group", g.id, "member", g.shutdown)
 	}
-	resp := kmsg.NewPtrStreamsGroupHeartbeatResponse()
-	resp.MemberID, resp.MemberEpoch, resp.Status = r.MemberID, r.MemberEpoch, []kmsg.StreamsGroupHeartbeatResponseStatus{}
+	resp := newStreamsResponse()
+	resp.MemberID, resp.MemberEpoch = r.MemberID, r.MemberEpoch
 	var m *streamsMember
 	if r.InstanceID == nil {
 		m, err = g.member(r.MemberID)
