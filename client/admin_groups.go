@@ -195,6 +195,19 @@ type CommittedOffset struct {
 // GroupOffsets reads a group's offsets: of all partitions that it has any in, or of those given. With stable, partitions with
 // an offset pending in a transaction are waited for.
 func (c *Client) GroupOffsets(ctx context.Context, group string, tps []TopicPartition, stable bool) ([]CommittedOffset, error) {
+	req := offsetFetchRequest(group, tps, stable)
+	to := toGroup(group)
+	to.highest = 9 // 10 names topics by id
+	var out []CommittedOffset
+	_, err := ask(ctx, c, to, req, func(r *kmsg.OffsetFetchResponse) error {
+		var err error
+		out, err = committedOf(r)
+		return err
+	})
+	return out, err
+}
+
+func offsetFetchRequest(group string, tps []TopicPartition, stable bool) *kmsg.OffsetFetchRequest {
 	req := kmsg.NewPtrOffsetFetchRequest()
 	req.Group, req.RequireStable = group, stable
 	rg := kmsg.NewOffsetFetchRequestGroup()
@@ -205,15 +218,7 @@ func (c *Client) GroupOffsets(ctx context.Context, group string, tps []TopicPart
 		rg.Topics = append(rg.Topics, kmsg.OffsetFetchRequestGroupTopic{Topic: name, Partitions: topics[name]})
 	}
 	req.Groups = append(req.Groups, rg)
-	to := toGroup(group)
-	to.highest = 9 // 10 names topics by id
-	var out []CommittedOffset
-	_, err := ask(ctx, c, to, req, func(r *kmsg.OffsetFetchResponse) error {
-		var err error
-		out, err = committedOf(r)
-		return err
-	})
-	return out, err
+	return req
 }
 
 func committedOf(r *kmsg.OffsetFetchResponse) ([]CommittedOffset, error) {
@@ -258,6 +263,13 @@ func (c *Client) CommitGroupOffsets(ctx context.Context, group string, offsets [
 }
 
 func (c *Client) commit(ctx context.Context, group, member string, instance *string, generation int32, offsets []CommittedOffset) error {
+	to := toGroup(group)
+	to.highest = 9 // 10 names topics by id
+	_, err := ask(ctx, c, to, commitRequest(group, member, instance, generation, offsets), commitError)
+	return err
+}
+
+func commitRequest(group, member string, instance *string, generation int32, offsets []CommittedOffset) *kmsg.OffsetCommitRequest {
 	req := kmsg.NewPtrOffsetCommitRequest()
 	req.Group, req.MemberID, req.InstanceID, req.Generation, req.RetentionTimeMillis = group, member, instance, generation, -1
 	byName := map[string][]CommittedOffset{}
@@ -274,19 +286,19 @@ func (c *Client) commit(ctx context.Context, group, member string, instance *str
 		}
 		req.Topics = append(req.Topics, rt)
 	}
-	to := toGroup(group)
-	to.highest = 9
-	_, err := ask(ctx, c, to, req, func(r *kmsg.OffsetCommitResponse) error {
-		for _, t := range r.Topics {
-			for _, p := range t.Partitions {
-				if err := errorOf(p.ErrorCode, nil); err != nil {
-					return fmt.Errorf("partition %s-%d: %w", t.Topic, p.Partition, err)
-				}
+	return req
+}
+
+// commitError is the first error in an answer.
+func commitError(r *kmsg.OffsetCommitResponse) error {
+	for _, t := range r.Topics {
+		for _, p := range t.Partitions {
+			if err := errorOf(p.ErrorCode, nil); err != nil {
+				return fmt.Errorf("partition %s-%d: %w", t.Topic, p.Partition, err)
 			}
 		}
-		return nil
-	})
-	return err
+	}
+	return nil
 }
 
 // DeleteGroupOffsets forgets a group's offsets in partitions that no member subscribes to.

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // Assignor hands out partitions in a classic group, on whichever member leads it.
@@ -25,6 +27,8 @@ type AssignMember struct {
 	// Owned is what the member says it has, and in which generation it got it (-1 unknown).
 	Owned      []TopicPartition
 	Generation int32
+	// UserData is what the member's own assignor of this name has to say.
+	UserData []byte
 }
 
 // key orders members as Java does: static ones by instance id, before the others.
@@ -189,4 +193,80 @@ func balance(members []AssignMember, partitions map[string]int32) map[string][]T
 		slices.SortFunc(out[id], compareTP)
 	}
 	return out
+}
+
+// userDataAssignor has something to say to whichever member assigns next time.
+type userDataAssignor interface {
+	Assignor
+	UserData(assigned []TopicPartition, generation int32) []byte
+}
+
+// RoundRobinAssignor deals all partitions of all topics out to the members in turn.
+type RoundRobinAssignor struct{}
+
+func (RoundRobinAssignor) Name() string      { return "roundrobin" }
+func (RoundRobinAssignor) Cooperative() bool { return false }
+
+// Assign implements Assignor.
+func (RoundRobinAssignor) Assign(members []AssignMember, partitions map[string]int32) map[string][]TopicPartition {
+	out := map[string][]TopicPartition{}
+	var ring []*AssignMember
+	for i := range members {
+		out[members[i].ID] = nil
+		ring = append(ring, &members[i])
+	}
+	slices.SortFunc(ring, (*AssignMember).less)
+	wanted := bySubscription(members)
+	next := 0
+	for _, topic := range sortedKeys(partitions) {
+		if len(wanted[topic]) == 0 {
+			continue
+		}
+		for p := range partitions[topic] {
+			for !slices.Contains(ring[next%len(ring)].Topics, topic) {
+				next++
+			}
+			m := ring[next%len(ring)]
+			out[m.ID] = append(out[m.ID], TopicPartition{topic, p})
+			next++
+		}
+	}
+	return out
+}
+
+// StickyAssignor balances counts and moves as little as it can. It is eager: members give all up first, and tell the next
+// assignment what they had.
+type StickyAssignor struct{}
+
+func (StickyAssignor) Name() string      { return "sticky" }
+func (StickyAssignor) Cooperative() bool { return false }
+
+// UserData is what a member had, in the form of Java's assignor.
+func (StickyAssignor) UserData(assigned []TopicPartition, generation int32) []byte {
+	m := kmsg.NewStickyMemberMetadata()
+	m.Generation = generation
+	topics := byTopic(assigned)
+	for _, t := range sortedKeys(topics) {
+		m.CurrentAssignment = append(m.CurrentAssignment, kmsg.StickyMemberMetadataCurrentAssignment{Topic: t, Partitions: topics[t]})
+	}
+	return m.AppendTo(nil)
+}
+
+// Assign implements Assignor.
+func (StickyAssignor) Assign(members []AssignMember, partitions map[string]int32) map[string][]TopicPartition {
+	members = slices.Clone(members)
+	for i := range members {
+		m := &members[i]
+		had := kmsg.NewStickyMemberMetadata()
+		if len(m.UserData) == 0 || had.ReadFrom(m.UserData) != nil {
+			continue
+		}
+		m.Owned, m.Generation = nil, had.Generation
+		for _, t := range had.CurrentAssignment {
+			for _, p := range t.Partitions {
+				m.Owned = append(m.Owned, TopicPartition{t.Topic, p})
+			}
+		}
+	}
+	return balance(members, partitions)
 }

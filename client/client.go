@@ -9,6 +9,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"gregor/internal/record"
@@ -90,6 +91,7 @@ type Client struct {
 	meta         metadataCache
 	decompressor *record.Decompressor
 	compressor   *record.Compressor
+	ratio        atomic.Uint64 // how much the last batch grew when it was decompressed: a float
 
 	mu           sync.Mutex
 	rand         *rand.Rand            // guarded by mu

@@ -21,10 +21,13 @@
 //	producer.go        batches per partition; idempotent by default (KIP-98)
 //	partitioner.go     Java's key hash
 //	consumer.go        the consumer as its user sees it
-//	fetch.go           fetching, offset resolution, decoding, read_committed
-//	group.go           the consumer's one goroutine: group requests, commits
-//	group_core.go      classic group membership as a pure state machine
-//	assignor.go        range and cooperative-sticky (KIP-429)
+//	consumer_take.go   decoding, read_committed
+//	consumer_run.go    the consumer's one goroutine: feeds the core and does what it says
+//	core.go            what a consumer decides, as a pure state machine; core_*.go are its managers:
+//	core_metadata.go   topics and leaders, core_coordinator.go the coordinator
+//	core_member.go     membership with KIP-848, core_classic.go with the classic protocol
+//	core_commit.go     commits, core_offsets.go where to begin, core_fetch.go fetch sessions (KIP-227)
+//	assignor.go        range, round-robin, sticky, cooperative-sticky (KIP-429)
 //
 // # Rules
 //

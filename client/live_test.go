@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kmsg"
+
 	"gregor"
 	"gregor/internal/await"
 )
@@ -296,10 +298,39 @@ func TestLiveProduceConsume(t *testing.T) {
 	}
 }
 
+func assignors(a Assignor) []Assignor {
+	if a == nil {
+		return nil
+	}
+	return []Assignor{a}
+}
+
+// serves says whether the broker has an API.
+func serves(t *testing.T, c *Client, k kmsg.Key) bool {
+	t.Helper()
+	b, err := c.Brokers(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	versions, err := c.APIVersions(t.Context(), b[0].ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, ok := versions[k.Int16()]
+	return ok
+}
+
 func TestLiveGroup(t *testing.T) {
 	c := liveClient(t)
-	for _, a := range []Assignor{RangeAssignor{}, CooperativeStickyAssignor{}} {
-		t.Run(a.Name(), func(t *testing.T) {
+	for _, a := range []Assignor{RangeAssignor{}, CooperativeStickyAssignor{}, RoundRobinAssignor{}, StickyAssignor{}, nil} {
+		protocol, assignor, leaves := ConsumerProtocol, "uniform", "consumer"
+		if a != nil {
+			protocol, assignor, leaves = ClassicProtocol, a.Name(), "classic"
+		}
+		t.Run(leaves+"/"+assignor, func(t *testing.T) {
+			if protocol == ConsumerProtocol && !serves(t, c, kmsg.ConsumerGroupHeartbeat) {
+				t.Skip("the broker has no groups of this protocol")
+			}
 			ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 			defer cancel()
 			name := liveTopic(t, c, 4, nil)
@@ -317,8 +348,8 @@ func TestLiveGroup(t *testing.T) {
 			}
 			produce(400)
 			open := func() *Consumer {
-				u, err := c.NewConsumer(ConsumerOptions{Group: group, Topics: []string{name}, Reset: ResetEarliest, Assignors: []Assignor{a},
-					Heartbeat: 300 * time.Millisecond, Session: time.Minute, Rebalance: await.Patience})
+				u, err := c.NewConsumer(ConsumerOptions{Group: group, Topics: []string{name}, Reset: ResetEarliest, Assignors: assignors(a), Protocol: protocol,
+					Heartbeat: 300 * time.Millisecond, Session: time.Minute, MaxPollInterval: await.Patience})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -337,12 +368,7 @@ func TestLiveGroup(t *testing.T) {
 				t.Fatal(err)
 			}
 			u2 := open()
-			await.True(t, "both members have two partitions", func() bool { return len(u2.Assignment()) == 2 && len(u1.Assignment()) == 2 })
-			g, err := c.DescribeGroup(ctx, group)
-			if err != nil || g.Err != nil || g.State != "Stable" || len(g.Members) != 2 || len(g.Members[0].Assigned) != 2 || g.Protocol != a.Name() {
-				t.Errorf("%v %+v", err, g)
-			}
-			produce(40)
+			// Members that commit by themselves give partitions up while they are polled.
 			seen := make(chan int, 100)
 			for _, u := range []*Consumer{u1, u2} {
 				go func() {
@@ -355,6 +381,12 @@ func TestLiveGroup(t *testing.T) {
 					}
 				}()
 			}
+			await.True(t, "both members have two partitions", func() bool { return len(u2.Assignment()) == 2 && len(u1.Assignment()) == 2 })
+			g, err := c.DescribeGroup(ctx, group)
+			if err != nil || g.Err != nil || g.State != "Stable" || len(g.Members) != 2 || len(g.Members[0].Assigned) != 2 || g.Protocol != assignor {
+				t.Errorf("%v %+v", err, g)
+			}
+			produce(40)
 			for n := 0; n < 40; {
 				select {
 				case k := <-seen:

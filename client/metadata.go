@@ -137,6 +137,11 @@ func (c *Client) fetchMetadata(ctx context.Context, topics []string, create bool
 		}
 		return nil, err
 	}
+	return c.learn(resp), nil
+}
+
+// learn takes over what a broker says of the cluster.
+func (c *Client) learn(resp *kmsg.MetadataResponse) *Metadata {
 	m := &Metadata{ControllerID: resp.ControllerID}
 	if resp.ClusterID != nil {
 		m.ClusterID = *resp.ClusterID
@@ -155,7 +160,7 @@ func (c *Client) fetchMetadata(ctx context.Context, topics []string, create bool
 	slices.SortFunc(m.Topics, func(a, b Topic) int { return cmp.Compare(a.Name, b.Name) })
 	c.pool.setBrokers(m.Brokers)
 	c.meta.put(m, time.Now().Add(c.o.MetadataMaxAge))
-	return m, nil
+	return m
 }
 
 func topicOf(t *kmsg.MetadataResponseTopic) Topic {
@@ -184,11 +189,7 @@ func (m *metadataCache) put(md *Metadata, until time.Time) {
 		}
 		// A broker that is behind must not undo what is known already.
 		if old := m.topics[t.Name]; old != nil && old.ID == t.ID {
-			for i := range min(len(old.Partitions), len(t.Partitions)) {
-				if o := &old.Partitions[i]; o.ID == t.Partitions[i].ID && o.LeaderEpoch > t.Partitions[i].LeaderEpoch {
-					t.Partitions[i].Leader, t.Partitions[i].LeaderEpoch = o.Leader, o.LeaderEpoch
-				}
-			}
+			keepNewer(&t, &old.Topic)
 		}
 		m.topics[t.Name] = &cachedTopic{t, until}
 	}

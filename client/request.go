@@ -150,16 +150,7 @@ func (c *Client) coordinator(ctx context.Context, k coordinator) (int32, error) 
 	if err != nil {
 		return 0, err
 	}
-	b := Broker{ID: resp.NodeID, Host: resp.Host, Port: resp.Port}
-	err = errorOf(resp.ErrorCode, resp.ErrorMessage)
-	if resp.Version >= 4 {
-		if len(resp.Coordinators) != 1 {
-			return 0, fmt.Errorf("find coordinator of %q: %d answers", k.key, len(resp.Coordinators))
-		}
-		a := resp.Coordinators[0]
-		b = Broker{ID: a.NodeID, Host: a.Host, Port: a.Port}
-		err = errorOf(a.ErrorCode, a.ErrorMessage)
-	}
+	b, err := coordinatorOf(resp)
 	if err != nil {
 		return 0, fmt.Errorf("find coordinator of %q: %w", k.key, err)
 	}

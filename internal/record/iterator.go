@@ -226,3 +226,20 @@ func asError(err error) *Error {
 	}
 	return &Error{Kind: ErrDecompress, Cause: err}
 }
+
+// RecordsIn iterates over a payload that was decompressed before. What it returns aliases the payload and is good for as long
+// as that is, but for the headers' slice, which the next step overwrites.
+func (b Batch) RecordsIn(payload []byte) Iterator {
+	it := Iterator{
+		left: b.Count(), cur: payload,
+		baseOffset: b.BaseOffset(), baseTimestamp: b.BaseTimestamp(), baseSequence: b.BaseSequence(),
+		isAppendTime: b.IsLogAppendTime(), appendTime: b.MaxTimestamp(),
+	}
+	if it.left < 0 {
+		it.err = errf(ErrInvalid, "found invalid record count %d in magic v2 batch", it.left)
+	}
+	return it
+}
+
+// Ref is Record without a copy; the next step overwrites it.
+func (it *Iterator) Ref() *Record { return &it.rec }
