@@ -59,6 +59,7 @@ var rooms = []room{
 var helpers = map[string][]string{
 	"internal/sim":         nil, // a leaf, so that every room can be tested on it
 	"internal/await":       nil,
+	"internal/mutants":     nil,
 	"internal/golden":      nil,
 	"internal/archtest":    nil,
 	"schema":               nil,
@@ -79,7 +80,7 @@ var deeds = []deed{
 			"io/ioutil":     {"*"},
 			"path/filepath": {"Walk", "WalkDir", "Glob", "EvalSymlinks", "Abs"},
 		},
-		allowed: []string{"internal/vfs", "internal/node", "internal/cli", "cmd/gregor", "internal/golden", "schema/cmd/schemagen", "."},
+		allowed: []string{"internal/vfs", "internal/node", "internal/cli", "cmd/gregor", "internal/golden", "internal/mutants", "schema/cmd/schemagen", "."},
 		why:     "files are reached through vfs.FS, so that a simulator can lose what was not synced; the environment and signals are the node's and the commands'",
 	},
 	{

@@ -1,33 +1,23 @@
 package simtest
 
 import (
-	"bytes"
-	"cmp"
-	"encoding/json"
 	"flag"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"regexp"
-	"runtime"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
+
+	"gregor/internal/mutants"
 )
 
-// mutant is a rule that is broken: in file, old becomes new, where BROKEN says whether this mutant is the one that runs. Some
-// need more than one change, in entries of the same name.
+// mutant is a mutants.Mutant, here so that its fields need no names.
 type mutant struct {
-	name, file, old, new string
-	seed                 uint64 // one that caught it once
-	rare                 bool   // it takes hundreds of seeds, so that it is run only when that many are asked for
+	Name, File, Old, New string
+	Seed                 uint64
+	Rare                 bool
 }
 
-// mutants are all built into one binary. A text that is not found once in its file is a failure of the test: the rule has moved,
-// and the mutant must go with it.
-var mutants = []mutant{
+// broken are the rules that are broken.
+var broken = []mutant{
 	// The quorum.
 	{"a vote is not persisted", "internal/raft/replica.go",
 		"	case PersistElection:\n",
@@ -142,118 +132,28 @@ var mutants = []mutant{
 		"func (l *Log) sound(e record.Entry, s *segment, next int64) error {\n	if BROKEN {\n		return nil\n	}\n", 1499, true},
 }
 
-const mutantPackage = `// Package mutant says which rule is broken.
-package mutant
-
-import "os"
-
-var name = os.Getenv("GREGOR_MUTANT")
-
-// On says whether a mutant is the one that runs.
-func On(n string) bool { return n == name }
-`
-
-// fewSeeds is enough to catch most mutants.
-const fewSeeds = 200
-
 var (
 	mutantFlag  = flag.String("mutant", "", "with TestMutationsAreCaught: only those whose names match")
-	mutantSeeds = flag.Uint64("mutant-seeds", fewSeeds, "how many seeds have to catch a mutant; more than the default run those that are rarely caught, too")
+	mutantSeeds = flag.Uint64("mutant-seeds", mutants.Few, "how many seeds have to catch a mutant; more than the default run those that are rarely caught, too")
 )
-
-// buildMutants builds this package with all mutants in it.
-func buildMutants(t *testing.T, dir string) (binary string) {
-	root, err := filepath.Abs("../..")
-	must(err)
-	sources := map[string]string{}
-	for _, m := range mutants {
-		path := filepath.Join(root, m.file)
-		text, ok := sources[path]
-		if !ok {
-			b, err := os.ReadFile(path)
-			must(err)
-			line, rest, _ := strings.Cut(string(b[bytes.Index(b, []byte("\npackage "))+1:]), "\n")
-			if strings.HasPrefix(string(b), "package ") {
-				line, rest, _ = strings.Cut(string(b), "\n")
-			}
-			text = line + "\n\nimport \"gregor/internal/mutant\"\n" + rest
-		}
-		if n := strings.Count(text, m.old); n != 1 {
-			t.Fatalf("mutant %q: its text is in %s %d times, want once:\n%s", m.name, m.file, n, m.old)
-		}
-		sources[path] = strings.Replace(text, m.old, strings.ReplaceAll(m.new, "BROKEN", "mutant.On("+strconv.Quote(m.name)+")"), 1)
-	}
-	overlay := struct{ Replace map[string]string }{map[string]string{}}
-	put := func(path, text string) {
-		to := filepath.Join(dir, fmt.Sprintf("%d.go", len(overlay.Replace)))
-		must(os.WriteFile(to, []byte(text), 0o600))
-		overlay.Replace[path] = to
-	}
-	packages := map[string]bool{}
-	for path, text := range sources {
-		put(path, text)
-		packages[filepath.Dir(path)] = true
-	}
-	for dir := range packages {
-		put(filepath.Join(dir, "btoi.go"), "package "+filepath.Base(dir)+"\n\nfunc btoi(b bool) int {\n\tif b {\n\t\treturn 1\n\t}\n\treturn 0\n}\n")
-	}
-	put(filepath.Join(root, "internal/mutant/mutant.go"), mutantPackage)
-	list, err := json.Marshal(overlay)
-	must(err)
-	must(os.WriteFile(filepath.Join(dir, "overlay.json"), list, 0o600))
-	binary = filepath.Join(dir, "mutants.test")
-	cmd := exec.Command("go", "test", "-c", "-vet=off", "-overlay", filepath.Join(dir, "overlay.json"), "-o", binary, ".")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build the mutants: %v\n%s", err, out)
-	}
-	return binary
-}
 
 // TestMutationsAreCaught breaks rules, one at a time. Each must be caught, else a checker is blind or the simulation doesn't get
 // there.
 func TestMutationsAreCaught(t *testing.T) {
-	if os.Getenv("GREGOR_MUTANT") != "" {
+	if mutants.Running() != "" {
 		t.Skip("this is a mutant")
 	}
-	only := regexp.MustCompile(*mutantFlag)
-	binary := buildMutants(t, t.TempDir())
-	var wg sync.WaitGroup
-	todo := make(chan mutant)
-	for range runtime.GOMAXPROCS(0) {
-		wg.Go(func() {
-			for m := range todo {
-				cmd := exec.Command(binary, "-test.run", "^TestMutant$", "-test.v", "-from", strconv.FormatUint(cmp.Or(m.seed, 1), 10), "-seeds", strconv.FormatUint(*mutantSeeds, 10))
-				cmd.Env = append(os.Environ(), "GREGOR_MUTANT="+m.name, "GOMAXPROCS=1")
-				out, err := cmd.CombinedOutput()
-				_, caught, ok := strings.Cut(string(out), "caught by ")
-				caught, _, _ = strings.Cut(caught, "\n")
-				switch {
-				case err != nil:
-					t.Errorf("%s: %v\n%s", m.name, err, out)
-				case !ok:
-					t.Errorf("%s: not caught by %d seeds\n%s", m.name, *mutantSeeds, out)
-				default:
-					t.Logf("%s: %s", m.name, caught)
-				}
-			}
-		})
+	var list []mutants.Mutant
+	for _, m := range broken {
+		list = append(list, mutants.Mutant(m))
 	}
-	seen := map[string]bool{}
-	for _, m := range mutants {
-		if only.MatchString(m.name) && !seen[m.name] && (!m.rare || *mutantSeeds > fewSeeds) {
-			todo <- m
-		}
-		seen[m.name] = true
-	}
-	close(todo)
-	wg.Wait()
+	mutants.Catch(t, "../..", list, *mutantFlag, *mutantSeeds)
 }
 
 // TestMutant is run in the binary that TestMutationsAreCaught builds: seeds until one catches the mutant. That a cluster doesn't
 // come to life again is not counted: safety is what the rules are for.
 func TestMutant(t *testing.T) {
-	name := os.Getenv("GREGOR_MUTANT")
-	if name == "" {
+	if mutants.Running() == "" {
 		t.Skip("run by TestMutationsAreCaught")
 	}
 	for i := range *seedsFlag {

@@ -187,6 +187,9 @@ func (c *core) Loaded(now time.Time) {
 		for _, m := range g.members {
 			c.prolong(g, m, m.sessionTimeout, now)
 		}
+		if len(g.members) > 0 && g.stateSince == noTimestamp {
+			c.prepareRebalance(g, "loaded as a group that was to rebalance", now)
+		}
 		if len(g.members) > c.cfg.MaxSize {
 			// The limit was lowered. A rebalance lets members commit before some of them are refused.
 			c.prepareRebalance(g, fmt.Sprintf("loaded with %d members, more than %d", len(g.members), c.cfg.MaxSize), now)

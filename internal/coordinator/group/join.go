@@ -476,8 +476,9 @@ func (c *core) prolong(g *classicGroup, m *classicMember, d time.Duration, now t
 	c.env.Timers.Set(&m.session, now.Add(d))
 }
 
-// drop takes a member out without a word.
+// drop takes a member out. If it is parked in SyncGroup, perhaps by a repeated request whose first copy it went on from, it is told.
 func (c *core) drop(g *classicGroup, m *classicMember) {
+	c.answerSync(m, syncError(api.ErrUnknownMemberID))
 	c.env.Timers.Stop(&m.session)
 	g.remove(m)
 }

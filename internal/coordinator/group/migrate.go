@@ -217,7 +217,14 @@ func (c *core) downgrade(g *consumerGroup, leaving []*consumerMember, joining *c
 	for _, m := range cg.members {
 		m.assignment = c.assignmentOf(targets[m.id], m.metadata(cg.protocol))
 	}
-	records = append(g.tombstonesFor(records, removed), cg.record(nil))
+	record := cg.record(nil)
+	if rebalance {
+		// Nobody has what the members who left had, and that a rebalance will give it away is known here alone: should the group move
+		// to another coordinator before that has ended, this tells it that there must be one. Differs from Kafka, where the partitions
+		// stay without an owner then, until something else makes the group rebalance.
+		record.Value.(*message.GroupMetadataValue).CurrentStateTimestamp = noTimestamp
+	}
+	records = append(g.tombstonesFor(records, removed), record)
 
 	c.groups.Delete(g.id)
 	c.groups.Set(cg.id, cg)

@@ -59,6 +59,10 @@ func (c *core) joinConsumerOr(r *joinRequest, g *consumerGroup, now time.Time) (
 	if r.InstanceID == nil {
 		if m, ok := g.members.Get(id); ok {
 			u.old = m
+		} else if len(subscription.OwnedPartitions) > 0 {
+			// Differs from Kafka, which takes it in: it was fenced and doesn't know. Should it get the same partitions again, it would
+			// go on where it was, and commit offsets behind those of whoever had them meanwhile.
+			return result{}, api.WithMessage(api.ErrUnknownMemberID, "Member %s is not a member of group %s.", id, g.id)
 		} else {
 			u.old = newConsumerMember(strings.Clone(id))
 		}

@@ -260,7 +260,11 @@ func (c *core) expireGroup(records []Record, g group, now time.Time) (_ []Record
 		if o.expireTimestamp != noTimestamp {
 			expired = nowMs >= o.expireTimestamp
 		}
-		if s || !expired || c.offsets.hasPending(g.groupID(), tp) {
+		// Differs from Kafka: when a topic is deleted its offsets go with it, but that may fail or come while the partition is loading.
+		// The metadata are not so far behind that the topic could be newer than they.
+		gone := o.topicID != uuid.Zero && nowMs-o.commitTimestamp >= c.cfg.OffsetsRetentionCheckInterval.Milliseconds() &&
+			c.image.Topics.ByID(o.topicID) == nil
+		if !gone && (s || !expired) || c.offsets.hasPending(g.groupID(), tp) {
 			left = true
 			continue
 		}

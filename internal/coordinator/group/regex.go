@@ -131,6 +131,31 @@ func (c *core) lookUpRegexes(id string, regexes []string, now time.Time) {
 	})
 }
 
+// stranded says whether a member with a regular expression that matches these topics has others in its target. It had another
+// expression when that was computed; if the new one matches nothing, nothing else tells that the target must change.
+//
+// Differs from Kafka, where the partitions stay with that member, who doesn't read them, until another rebalance.
+func (c *core) stranded(g *consumerGroup, regex string, topics []string) bool {
+	for id, m := range g.members.All() {
+		if m.regex != regex {
+			continue
+		}
+		target, _ := g.targets.Get(id)
+		for _, tp := range target {
+			t := c.image.Topics.ByID(tp.topic)
+			if t == nil {
+				continue
+			}
+			_, named := slices.BinarySearch(m.topics, t.Name)
+			_, matched := slices.BinarySearch(topics, t.Name)
+			if !named && !matched {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // regexesResolved stores what regular expressions match. If that has changed, so does the group epoch.
 func (c *core) regexesResolved(id string, regexes []string, resolved map[string]resolvedRegex) result {
 	delete(c.resolving, id)
@@ -157,12 +182,13 @@ func (c *core) regexesResolved(id string, regexes []string, resolved map[string]
 			continue // nobody wants it any more
 		}
 		r := resolved[s]
-		old, _ := g.regexes.Get(s)
+		old, had := g.regexes.Get(s)
 		if !slices.Equal(old.topics, r.topics) {
 			bump = true
 			add(old.topics, -1)
 			add(r.topics, 1)
 		}
+		bump = bump || !had && c.stranded(g, s, r.topics)
 		records = append(records, Record{
 			Key:   &message.ConsumerGroupRegularExpressionKey{GroupID: id, RegularExpression: s},
 			Value: &message.ConsumerGroupRegularExpressionValue{Topics: r.topics, Version: r.version, Timestamp: r.at},
