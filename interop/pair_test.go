@@ -60,6 +60,7 @@ type side struct {
 	ports    []string
 	conn     *wire.Conn
 	clientID string
+	local    string // the address that the connection comes from, "" for any
 	// ids maps what a node makes up (topic ids, member ids, ...) to names in the order of their first appearance.
 	ids map[string]string
 	// kept is what earlier steps have stored for later ones.
@@ -78,6 +79,9 @@ type pair struct {
 
 // rangePattern is the range of timestamps around now in a message.
 var rangePattern = regexp.MustCompile(`within \[-?\d+, \d+\]`)
+
+// needsPattern is how each says what a client isn't allowed: Kafka shows the whole request.
+var needsPattern = regexp.MustCompile(`(?s)(Request Request\(.*|[A-Za-z]+) needs ([A-Z_]+) permission\.`)
 
 var idPattern = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 
@@ -99,7 +103,7 @@ func startPair(tb testing.TB, extra ...string) *pair {
 		}
 		return s
 	}
-	p := &pair{gregor: newSide("gregor", gn.Addr, gd), kafka: newSide("kafka", kn.Addr, kd), versions: map[int16][2]int16{}, served: map[int16]bool{}}
+	p := newPair(tb, newSide("gregor", gn.Addr, gd), newSide("kafka", kn.Addr, kd))
 	for _, s := range []*side{p.gregor, p.kafka} {
 		tb.Cleanup(func() {
 			if s.conn != nil {
@@ -107,6 +111,13 @@ func startPair(tb testing.TB, extra ...string) *pair {
 			}
 		})
 	}
+	return p
+}
+
+// newPair asks two sides what they serve.
+func newPair(tb testing.TB, gregor, kafka *side) *pair {
+	tb.Helper()
+	p := &pair{gregor: gregor, kafka: kafka, versions: map[int16][2]int16{}, served: map[int16]bool{}}
 	got, err := p.gregor.do(kmsg.NewPtrApiVersionsRequest())
 	if err != nil {
 		tb.Fatal(err)
@@ -125,10 +136,38 @@ func startPair(tb testing.TB, extra ...string) *pair {
 	return p
 }
 
+// controllerAddr is the address of the side's controller listener.
+func (s *side) controllerAddr() string {
+	for _, port := range s.ports {
+		if addr := "127.0.0.1:" + port; addr != s.addr {
+			return addr
+		}
+	}
+	panic("no controller listener")
+}
+
+// from is the pair as seen from a local address, on its listeners for clients or for controllers.
+func (p *pair) from(tb testing.TB, local string, controllers bool) *pair {
+	tb.Helper()
+	view := func(s *side) *side {
+		v := *s
+		if v.conn, v.local = nil, local; controllers {
+			v.addr = s.controllerAddr()
+		}
+		tb.Cleanup(func() {
+			if v.conn != nil {
+				v.conn.Close()
+			}
+		})
+		return &v
+	}
+	return newPair(tb, view(p.gregor), view(p.kafka))
+}
+
 // do sends one request over the side's connection, which is opened when there is none.
 func (s *side) do(req kmsg.Request) (kmsg.Response, error) {
 	if s.conn == nil {
-		c, err := wire.Dial(s.addr, s.clientID)
+		c, err := wire.DialFrom(s.local, s.addr, s.clientID)
 		if err != nil {
 			return nil, err
 		}
@@ -267,6 +306,15 @@ func (p *pair) render(s *side, resp kmsg.Response) string {
 				return strings.HasPrefix(c.Name, "gregor.")
 			})
 		}
+	case *kmsg.StreamsGroupHeartbeatResponse:
+		// Kafka names them as they come out of a hash map.
+		for i := range r.Status {
+			if before, names, ok := strings.Cut(r.Status[i].StatusDetail, "are missing: "); ok {
+				list := strings.Split(names, ", ")
+				slices.Sort(list)
+				r.Status[i].StatusDetail = before + "are missing: " + strings.Join(list, ", ")
+			}
+		}
 	case *kmsg.InitProducerIDResponse:
 		if first, ok := s.kept["producer"].(int64); ok && r.ProducerID >= 0 {
 			r.ProducerID -= first
@@ -399,6 +447,7 @@ func (s *side) text(text string) string {
 		text = strings.ReplaceAll(text, port, fmt.Sprintf("PORT%d", i))
 	}
 	text = rangePattern.ReplaceAllString(text, "within [RANGE]")
+	text = needsPattern.ReplaceAllString(text, "needs $2 permission")
 	return text
 }
 

@@ -164,12 +164,9 @@ func describedPartition(v *topicView, index int32, p *metadata.Partition) kmsg.D
 func (b *Broker) describeUserScramCredentials(r *network.Request, q *kmsg.DescribeUserSCRAMCredentialsRequest) kmsg.Response {
 	resp := q.ResponseKind().(*kmsg.DescribeUserSCRAMCredentialsResponse)
 	if !b.allowsCluster(r, security.Describe) {
-		resp.ErrorCode, resp.ErrorMessage = api.CodeAndMessage(api.ErrClusterAuthorizationFailed)
-		for _, u := range q.Users {
-			out := kmsg.NewDescribeUserSCRAMCredentialsResponseResult()
-			out.User, out.ErrorCode, out.ErrorMessage = u.Name, resp.ErrorCode, resp.ErrorMessage
-			resp.Results = append(resp.Results, out)
-		}
+		out := kmsg.NewDescribeUserSCRAMCredentialsResponseResult() // of nobody, as Kafka says it
+		out.ErrorCode = api.ErrClusterAuthorizationFailed.Code
+		resp.ErrorCode, resp.Results = out.ErrorCode, append(resp.Results, out)
 		return resp
 	}
 	resp.ErrorMessage = nothingToSay()
@@ -219,7 +216,7 @@ const (
 func (b *Broker) describeClientQuotas(r *network.Request, q *kmsg.DescribeClientQuotasRequest) kmsg.Response {
 	resp := q.ResponseKind().(*kmsg.DescribeClientQuotasResponse)
 	if !b.allowsCluster(r, security.DescribeConfigs) {
-		resp.ErrorCode, resp.ErrorMessage = api.CodeAndMessage(api.ErrClusterAuthorizationFailed)
+		resp.ErrorCode = api.ErrClusterAuthorizationFailed.Code
 		return resp
 	}
 	exact, specified, err := quotaFilter(q)
@@ -330,10 +327,8 @@ func ACLsRefused(q *kmsg.DescribeACLsRequest, err error) kmsg.Response {
 func DescribeACLs(q *kmsg.DescribeACLsRequest, img *metadata.Image) kmsg.Response {
 	filter := security.Filter{ResourceType: int8(q.ResourceType), ResourceName: q.ResourceName, PatternType: int8(q.ResourcePatternType),
 		Principal: q.Principal, Host: q.Host, Operation: int8(q.Operation), PermissionType: int8(q.PermissionType)}
-	if filter.UnknownPattern() || filter.UnknownEntry() {
-		return ACLsRefused(q, invalidRequest("The filter has an element that is not known."))
-	}
 	resp := q.ResponseKind().(*kmsg.DescribeACLsResponse)
+	resp.ErrorMessage = nothingToSay()
 	type pattern struct {
 		kind int8
 		name string

@@ -64,7 +64,7 @@ func (b *Broker) incrementalAlterConfigs(from *network.Request, q *kmsg.Incremen
 	for i, r := range q.Resources {
 		named[i] = metadata.Resource{Type: int8(r.ResourceType), Name: r.ResourceName}
 	}
-	pass, errs := judge(named, func(i int) error { return b.checkIncremental(&q.Resources[i]) })
+	pass, errs := judge(named, func(i int) error { return b.checkIncremental(from, &q.Resources[i]) })
 	rest := kmsg.NewPtrIncrementalAlterConfigsRequest()
 	rest.Version, rest.ValidateOnly = q.Version, q.ValidateOnly
 	for _, i := range pass {
@@ -99,7 +99,7 @@ const (
 	opSubtract = 3
 )
 
-func (b *Broker) checkIncremental(r *kmsg.IncrementalAlterConfigsRequestResource) error {
+func (b *Broker) checkIncremental(from *network.Request, r *kmsg.IncrementalAlterConfigsRequestResource) error {
 	var nulls []string
 	for i, c := range r.Configs {
 		if slices.ContainsFunc(r.Configs[:i], func(o kmsg.IncrementalAlterConfigsRequestResourceConfig) bool { return o.Name == c.Name }) {
@@ -121,6 +121,9 @@ func (b *Broker) checkIncremental(r *kmsg.IncrementalAlterConfigsRequestResource
 		}
 		return nil
 	case metadata.BrokerResource:
+		if !b.allowsCluster(from, security.AlterConfigs) {
+			return errNotItsSettings
+		}
 		if err := b.checkNodeName(r.ResourceName); err != nil {
 			return err
 		}
@@ -135,10 +138,16 @@ func (b *Broker) checkIncremental(r *kmsg.IncrementalAlterConfigsRequestResource
 		}
 		return b.checkDynamic(settings, r.ResourceName)
 	case metadata.BrokerLoggerResource:
+		if !b.allowsCluster(from, security.AlterConfigs) {
+			return errNotItsSettings
+		}
 		return errNoLoggers
 	}
 	return invalidRequest("Unknown resource type %d", int8(r.ResourceType))
 }
+
+// errNotItsSettings refuses settings of brokers; Kafka has no words for it.
+var errNotItsSettings = api.WithMessage(api.ErrClusterAuthorizationFailed, "")
 
 // errNoLoggers refuses what Kafka does with the levels of its loggers (KIP-412): gregor's log has one level, for all.
 //
@@ -216,7 +225,7 @@ func (b *Broker) alterConfigs(from *network.Request, q *kmsg.AlterConfigsRequest
 	for i, r := range q.Resources {
 		named[i] = metadata.Resource{Type: int8(r.ResourceType), Name: r.ResourceName}
 	}
-	pass, errs := judge(named, func(i int) error { return b.checkLegacy(&q.Resources[i]) })
+	pass, errs := judge(named, func(i int) error { return b.checkLegacy(from, &q.Resources[i]) })
 	rest := kmsg.NewPtrAlterConfigsRequest()
 	rest.Version, rest.ValidateOnly = q.Version, q.ValidateOnly
 	for _, i := range pass {
@@ -243,7 +252,7 @@ func (b *Broker) alterConfigs(from *network.Request, q *kmsg.AlterConfigsRequest
 	b.forward(from, rest, finish, func(err error) kmsg.Response { return controller.ErrorResponse(rest, err) })
 }
 
-func (b *Broker) checkLegacy(r *kmsg.AlterConfigsRequestResource) error {
+func (b *Broker) checkLegacy(from *network.Request, r *kmsg.AlterConfigsRequestResource) error {
 	var nulls []string
 	settings := make(map[string]string, len(r.Configs))
 	for _, c := range r.Configs {
@@ -264,6 +273,9 @@ func (b *Broker) checkLegacy(r *kmsg.AlterConfigsRequestResource) error {
 	case metadata.TopicResource, metadata.ClientMetricsResource, metadata.GroupResource:
 		return nil
 	case metadata.BrokerResource:
+		if !b.allowsCluster(from, security.AlterConfigs) {
+			return errNotItsSettings
+		}
 		if err := b.checkNodeName(r.ResourceName); err != nil {
 			return err
 		}
@@ -373,7 +385,7 @@ func (c Configs) entries(r *kmsg.DescribeConfigsRequestResource) ([]config.Entry
 		if r.ResourceName == "" {
 			return nil, invalidRequest("Client metrics subscription name must not be empty")
 		}
-		return config.DescribeClientMetrics(own, nil), nil
+		return config.DescribeClientMetrics(own, r.ConfigNames), nil
 	case metadata.GroupResource:
 		if r.ResourceName == "" {
 			return nil, invalidRequest("Group name must not be empty")

@@ -50,6 +50,11 @@ func (m *acls) create(req *kmsg.CreateACLsRequest) (Result, error) {
 	if !m.c.opts.Authorizer {
 		return Result{}, errNoAuthorizer
 	}
+	for _, c := range req.Creations {
+		if namesAny(c) {
+			return Result{}, api.ErrUnknownServerError // what Kafka makes of it
+		}
+	}
 	resp := req.ResponseKind().(*kmsg.CreateACLsResponse)
 	var records []message.Versioned
 	made := make(map[acl]bool)
@@ -58,7 +63,9 @@ func (m *acls) create(req *kmsg.CreateACLsRequest) (Result, error) {
 			Host: c.Host, Operation: int8(c.Operation), PermissionType: int8(c.PermissionType)}
 		out := kmsg.NewCreateACLsResponseResult()
 		err := m.check(&a)
-		out.ErrorCode, out.ErrorMessage = api.CodeAndMessage(err)
+		if out.ErrorCode, out.ErrorMessage = api.CodeAndMessage(err); err == nil {
+			out.ErrorMessage = new(string)
+		}
 		resp.Results = append(resp.Results, out)
 		if _, exists := m.ids.Get(a); err != nil || exists || made[a] {
 			continue
@@ -74,6 +81,13 @@ func (m *acls) create(req *kmsg.CreateACLsRequest) (Result, error) {
 		return Result{}, errTooLarge
 	}
 	return Result{Records: records, Response: resp, Atomic: true}, nil
+}
+
+// namesAny says whether an entry has what only a filter can have.
+func namesAny(c kmsg.CreateACLsRequestCreation) bool {
+	pattern := security.PatternType(c.ResourcePatternType)
+	return security.ResourceType(c.ResourceType) == security.AnyResource || pattern == security.AnyPattern || pattern == security.MatchPattern ||
+		security.Operation(c.Operation) == security.AnyOperation || security.Permission(c.PermissionType) == security.AnyPermission
 }
 
 // check finds out whether an entry may be added. The first two checks are in Kafka's request handler, the others in its controller.

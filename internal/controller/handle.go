@@ -87,10 +87,17 @@ func ClusterOperation(key api.Key) (op security.Operation, guarded bool) {
 func (rc *RequestContext) Authorize(req kmsg.Request) error {
 	key := api.Key(req.Key())
 	if op, guarded := ClusterOperation(key); guarded && !rc.allowed(op, security.Cluster, security.ClusterName) {
+		switch key {
+		case api.AlterClientQuotas, api.DescribeQuorum, api.AddRaftVoter, api.RemoveRaftVoter, api.ControllerRegistration:
+			return api.ErrClusterAuthorizationFailed // the responses that Kafka says no more in
+		}
 		return api.WithMessage(api.ErrClusterAuthorizationFailed, "%s needs %s permission.", key, op)
 	}
 	return nil
 }
+
+// fetchByTopicID is the first version of Fetch that names topics by id.
+const fetchByTopicID = 13
 
 // ErrorResponse is the response that says that all of a request failed, in the places where its clients look.
 func ErrorResponse(req kmsg.Request, err error) kmsg.Response {
@@ -215,7 +222,22 @@ func ErrorResponse(req kmsg.Request, err error) kmsg.Response {
 	case *kmsg.EndQuorumEpochResponse:
 		out.ErrorCode = code
 	case *kmsg.FetchResponse:
-		out.ErrorCode, out.SessionID = code, req.(*kmsg.FetchRequest).SessionID
+		in := req.(*kmsg.FetchRequest)
+		out.ErrorCode, out.SessionID = code, in.SessionID
+		for _, t := range in.Topics {
+			if in.Version >= fetchByTopicID {
+				break // from then on the code for all is enough
+			}
+			r := kmsg.NewFetchResponseTopic()
+			r.Topic = t.Topic
+			for _, p := range t.Partitions {
+				x := kmsg.NewFetchResponseTopicPartition()
+				x.Partition, x.ErrorCode, x.HighWatermark, x.LastStableOffset, x.LogStartOffset = p.Partition, code, -1, -1, -1
+				x.AbortedTransactions, x.RecordBatches = []kmsg.FetchResponseTopicPartitionAbortedTransaction{}, []byte{}
+				r.Partitions = append(r.Partitions, x)
+			}
+			out.Topics = append(out.Topics, r)
+		}
 	case *kmsg.FetchSnapshotResponse:
 		out.ErrorCode = code
 	case *kmsg.UpdateRaftVoterResponse:

@@ -31,10 +31,13 @@ func TestACLs(t *testing.T) {
 	if n := w.core.acls.byID.Len(); n != 1 {
 		t.Errorf("%d entries", n)
 	}
-	f(func(c *kmsg.CreateACLsRequestCreation) { c.ResourceType = 1 }, "INVALID_REQUEST: Invalid resourceType ANY")
-	f(func(c *kmsg.CreateACLsRequestCreation) { c.ResourcePatternType = 2 }, "INVALID_REQUEST: Invalid patternType MATCH")
+	f(func(c *kmsg.CreateACLsRequestCreation) { c.ResourceType = 99 }, "INVALID_REQUEST: Invalid resourceType UNKNOWN")
+	f(func(c *kmsg.CreateACLsRequestCreation) { c.ResourceType = 1 }, "UNKNOWN_SERVER_ERROR")
+	f(func(c *kmsg.CreateACLsRequestCreation) { c.ResourcePatternType = 2 }, "UNKNOWN_SERVER_ERROR")
 	f(func(c *kmsg.CreateACLsRequestCreation) { c.Operation = 0 }, "INVALID_REQUEST: Invalid operation UNKNOWN")
-	f(func(c *kmsg.CreateACLsRequestCreation) { c.PermissionType = 1 }, "INVALID_REQUEST: Invalid permissionType ANY")
+	f(func(c *kmsg.CreateACLsRequestCreation) { c.PermissionType = 1 }, "UNKNOWN_SERVER_ERROR")
+	f(func(c *kmsg.CreateACLsRequestCreation) { c.ResourcePatternType = 0 }, "INVALID_REQUEST: Invalid patternType UNKNOWN")
+	f(func(c *kmsg.CreateACLsRequestCreation) { c.PermissionType = 4 }, "INVALID_REQUEST: Invalid permissionType UNKNOWN")
 	f(func(c *kmsg.CreateACLsRequestCreation) { c.ResourceName = "" }, "INVALID_REQUEST: Invalid empty resource name")
 	f(func(c *kmsg.CreateACLsRequestCreation) { c.ResourceType = 4 }, "INVALID_REQUEST: The only valid name for the CLUSTER resource is kafka-cluster")
 	f(func(c *kmsg.CreateACLsRequestCreation) { c.Principal = "u" },

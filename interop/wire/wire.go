@@ -22,8 +22,15 @@ type Conn struct {
 }
 
 // Dial connects to addr as the client with the given id.
-func Dial(addr, clientID string) (*Conn, error) {
-	c, err := net.DialTimeout("tcp", addr, 10*time.Second)
+func Dial(addr, clientID string) (*Conn, error) { return DialFrom("", addr, clientID) }
+
+// DialFrom is Dial from a local address, "" for whichever the system takes. Every 127.x.y.z is this machine.
+func DialFrom(local, addr, clientID string) (*Conn, error) {
+	d := net.Dialer{Timeout: 10 * time.Second}
+	if local != "" {
+		d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(local)}
+	}
+	c, err := d.Dial("tcp", addr)
 	if err != nil {
 		return nil, err
 	}
