@@ -105,6 +105,7 @@ var Tools = map[string]string{
 	"metadata-quorum":      "org.apache.kafka.tools.MetadataQuorumCommand",
 	"reassign-partitions":  "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
 	"storage":              "kafka.tools.StorageTool",
+	"streams-groups":       "org.apache.kafka.tools.streams.StreamsGroupCommand",
 	"topics":               "org.apache.kafka.tools.TopicCommand",
 	"verifiable-consumer":  "org.apache.kafka.tools.VerifiableConsumer",
 	"verifiable-producer":  "org.apache.kafka.tools.VerifiableProducer",
