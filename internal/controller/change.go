@@ -138,19 +138,23 @@ func (c *change) completeReassignment() {
 }
 
 // fillELR moves what leaves an ISR that is too small to the eligible leader replicas: they have everything that was
-// acknowledged, because with fewer than min.insync.replicas nothing with acks=all is (KIP-966).
+// acknowledged, because with fewer than min.insync.replicas nothing with acks=all is (KIP-966). A partition needs no more in-sync
+// replicas than it has replicas, as its leader counts.
+//
+// Differs from Kafka, which goes by the number of replicas before the change, or of another partition, and keeps those eligible
+// whom a reassignment has removed. Another one may bring them back without their records, and they would be elected.
 func (c *change) fillELR() {
 	if !c.withELR {
 		return
 	}
-	if len(c.isr) >= c.minISR {
+	if len(c.isr) >= min(c.minISR, len(c.replicas)) {
 		c.elr = nil
 		return
 	}
 	var elr []int32
 	for _, candidates := range [][]int32{c.elr, c.p.isr} {
 		for _, b := range candidates {
-			if !slices.Contains(c.isr, b) && b != c.uncleanShutdown && !slices.Contains(elr, b) {
+			if slices.Contains(c.replicas, b) && !slices.Contains(c.isr, b) && b != c.uncleanShutdown && !slices.Contains(elr, b) {
 				elr = append(elr, b)
 			}
 		}

@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"math"
 	"slices"
 	"strconv"
 
@@ -49,17 +48,13 @@ func (m *topics) changeBy(rules topicRules, t *topic, index int32, p *partition,
 	return c
 }
 
-// minISR is min.insync.replicas of a topic, but no more than it has replicas.
+// minISR is min.insync.replicas of a topic.
 func (m *topics) minISR(t *topic) int {
-	n := math.MaxInt
-	if p, ok := t.partitions.Get(0); ok {
-		n = len(p.replicas)
-	}
 	v, err := strconv.Atoi(m.c.configs.topicValue(t.name, minInsyncReplicas))
 	if err != nil {
-		v = 1
+		return 1
 	}
-	return min(v, n)
+	return v
 }
 
 func (m *topics) uncleanAllowed(t *topic) bool {

@@ -118,6 +118,9 @@ func (r *reference) commit(n *node, epoch int32, b batch) {
 	w.Note(uint64(b.base), uint64(b.crc))
 	for i, v := range c.records {
 		w.facts.committed(b.base+int64(i), v.Message)
+		if w.data {
+			w.ledger.committed(b.base+int64(i), v.Message)
+		}
 	}
 	r.loader.HandleCommit(metadata.Batch{
 		BaseOffset: b.base, LastOffset: b.last, Epoch: b.epoch, AppendTime: b.data.MaxTimestamp(), Bytes: len(b.data), Records: c.records,

@@ -37,7 +37,9 @@ type node struct {
 	fuse       int   // changes of the disk until it fails; negative is never
 	fuseErr    error // what it fails with: errCrash for all time, anything else once
 	lives      int
-	lastEpoch  int64 // broker epoch at the last clean stop, -1 after any other end
+	disks      *disks  // log directories, nil where there are none
+	survive    float64 // how likely they keep what isn't synced when the process dies
+	lastEpoch  int64   // broker epoch at the last clean stop, -1 after any other end
 	proc       *proc
 }
 
@@ -52,7 +54,9 @@ type proc struct {
 	ctl    *follower
 	loader *metadata.Loader
 	load   *follower
-	broker *broker // nil without the broker role
+	broker *broker       // nil without the broker role, and with data
+	server *server       // nil without the broker role, and without data
+	frozen time.Duration // until when nothing happens in the process
 
 	wake   time.Duration // when the next Move is scheduled, negative for never
 	tick   time.Duration // and the core's next Tick
@@ -133,7 +137,10 @@ func (n *node) start() {
 	must(p.loader.Install(&imageChecker{p}))
 	p.load = &follower{p: p, l: metadata.RaftListener{Loader: p.loader}}
 	m.Register(p.load.l)
-	if n.broker {
+	switch {
+	case n.broker && w.data:
+		p.server = newServer(p)
+	case n.broker:
 		p.broker = newBroker(p)
 	}
 	p.settle()
@@ -227,6 +234,14 @@ func (p *proc) after(d time.Duration, do func()) {
 
 // do does something in the process.
 func (p *proc) do(what func()) {
+	if p.frozen > p.w.Now() {
+		p.w.After(p.frozen-p.w.Now(), func() {
+			if p.alive() {
+				p.do(what)
+			}
+		})
+		return
+	}
 	p.tickClock()
 	what()
 	p.settle()
@@ -240,6 +255,14 @@ func (p *proc) local(at time.Duration) time.Time {
 // world is when the node's clock will show a time.
 func (p *proc) world(t time.Time) time.Duration {
 	return max(time.Duration(float64(t.Sub(start))/p.n.rate)+1, p.w.Now())
+}
+
+// lasts is how long a duration of the node's clock is in the world.
+func (p *proc) lasts(d time.Duration) time.Duration {
+	if d <= 0 {
+		return 0
+	}
+	return time.Duration(float64(d)/p.n.rate) + 1
 }
 
 func (p *proc) tickClock() {
@@ -256,6 +279,12 @@ func (p *proc) settle() {
 	if err := p.m.Err(); err != nil {
 		p.broke(err)
 		return
+	}
+	if p.server != nil {
+		p.server.settle()
+		if !p.alive() {
+			return
+		}
 	}
 	p.check()
 	if sync, done, due := p.m.StartSync(); due {
@@ -366,6 +395,15 @@ func (n *node) crash(why string) {
 	n.lastEpoch = -1
 	n.disk = n.disk.CrashClone(n.w.Rand, pick(n.w, 0, 0.5, 1))
 	_ = p.m.Close()
+	n.loseData()
+	if n.w.data {
+		lives := n.lives
+		n.w.After(n.w.Between(time.Millisecond, pick(n.w, 20*time.Millisecond, 500*time.Millisecond)), func() {
+			if n.proc == nil && n.lives == lives {
+				n.start()
+			}
+		})
+	}
 	for _, o := range n.w.procs() { // most connections break, and the other end hears of it
 		if o.core != nil && n.w.Chance(0.7) {
 			o.after(n.w.Between(0, 3*time.Millisecond), func() { o.core.LinkBroken(o.clock.Now(), controller.Link(n.id)) })
@@ -465,10 +503,23 @@ func (n *node) submit(from int32, req kmsg.Request, answer func(resp kmsg.Respon
 
 // handle gives a request to the controller core as its driver does.
 func (p *proc) handle(from int32, req kmsg.Request, reply controller.Reply) {
-	now := p.clock.Now()
 	if hb, ok := req.(*kmsg.BrokerHeartbeatRequest); ok {
-		p.core.Tracker().Heard(hb.BrokerID, hb.BrokerEpoch, now, controller.Link(from))
+		handled := p.core.Tracker().Arrived(hb.BrokerID, hb.BrokerEpoch, p.clock.Now(), controller.Link(from))
+		var d time.Duration // the controller may be busy
+		if !p.w.healing && p.w.Chance(p.w.evil/2) {
+			d = p.w.Between(0, 2*sessionTimeout)
+		}
+		p.after(d, func() {
+			p.submit(req, reply)
+			handled(p.clock.Now(), p.core.Active())
+		})
+		return
 	}
+	p.submit(req, reply)
+}
+
+func (p *proc) submit(req kmsg.Request, reply controller.Reply) {
+	now := p.clock.Now()
 	req.SetVersion(req.MaxVersion())
 	end, answered := p.m.LogEndOffset(), false
 	p.core.Submit(now, &controller.RequestContext{Principal: "User:sim", Forwarded: true}, req, func(resp kmsg.Response, err error) {

@@ -40,6 +40,21 @@ type world struct {
 	quorum   bool          // more of elections and voters, and less of what controllers do
 	healing  bool
 
+	// Of the second level.
+	data                        bool
+	power                       float64 // the part of crashes that are power failures
+	anyLoss                     bool    // power fails also where it may cost what was acknowledged
+	uncleanTopics, uncleanAsked bool    // some topics allow unclean elections, administrators ask for them
+	segmentBytes, fetchBytes    int32
+	lag, checkpoints            time.Duration
+	quiet                       bool // no more traffic
+	problem                     string
+	pids                        int64
+	values                      uint64
+	ledger                      *ledger
+	admin                       *admin
+	consumers                   []*consumer
+
 	ref    *reference
 	facts  facts
 	client *client
@@ -49,6 +64,7 @@ type world struct {
 // stats is what a run reached.
 type stats struct {
 	elections, activations, reverts, voterChanges, installs, snapshots, trims, truncations, crashes, replies int
+	appended, produced, acked, consumed, sessions, resets, unclean, powerLosses                              int
 	committed                                                                                                int64
 }
 
@@ -64,11 +80,24 @@ func (s *stats) add(o stats) {
 	s.crashes += o.crashes
 	s.replies += o.replies
 	s.committed += o.committed
+	s.appended += o.appended
+	s.produced += o.produced
+	s.acked += o.acked
+	s.consumed += o.consumed
+	s.sessions += o.sessions
+	s.resets += o.resets
+	s.unclean += o.unclean
+	s.powerLosses += o.powerLosses
 }
 
 func (s stats) String() string {
-	return fmt.Sprintf("%d records committed, %d replies; %d elections, %d activations, %d reverts, %d voter changes, %d snapshots made and %d fetched, %d logs cut behind, %d truncations, %d crashes",
+	text := fmt.Sprintf("%d records committed, %d replies; %d elections, %d activations, %d reverts, %d voter changes, %d snapshots made and %d fetched, %d logs cut behind, %d truncations, %d crashes",
 		s.committed, s.replies, s.elections, s.activations, s.reverts, s.voterChanges, s.snapshots, s.installs, s.trims, s.truncations, s.crashes)
+	if s.produced > 0 {
+		text += fmt.Sprintf("; %d batches produced, %d appended, %d acknowledged, %d consumed, %d producers begun anew, %d power failures, %d unclean elections, history begun anew %d times",
+			s.produced, s.appended, s.acked, s.consumed, s.sessions, s.powerLosses, s.unclean, s.resets)
+	}
+	return text
 }
 
 const (
@@ -92,15 +121,23 @@ var brokerConfig = func() *config.Broker {
 	return b
 }()
 
-// newWorld makes a cluster as the seed says. What happens is written to out, unless that is nil.
-func newWorld(seed uint64, out io.Writer) *world {
+// emptyWorld has no nodes. What happens in it is written to out, unless that is nil.
+func emptyWorld(seed uint64, out io.Writer) *world {
 	w := &world{Loop: sim.NewLoop(seed), seed: seed, out: out}
 	w.ref = newReference(w)
 	w.facts.init()
 	w.codec = seed%8 == 3
+	w.links = sim.Links{Loop: w.Loop}
+	w.client = &client{w: w, kept: map[string]uuid.UUID{}, deleted: map[string]bool{}}
+	return w
+}
+
+// newWorld makes a cluster as the seed says.
+func newWorld(seed uint64, out io.Writer) *world {
+	w := emptyWorld(seed, out)
 	w.slowSync = pick(w, time.Millisecond, 5*time.Millisecond, 60*time.Millisecond)
 	w.evil = pick(w, 0, 0.01, 0.05, 0.15)
-	w.links = sim.Links{Loop: w.Loop, Evil: w.evil, Latency: 300 * time.Microsecond}
+	w.links.Evil, w.links.Latency = w.evil, 300*time.Microsecond
 	w.length = pick(w, time.Second, time.Second, 1500*time.Millisecond, 4*time.Second)
 	if w.quorum = w.Chance(0.3); w.quorum {
 		w.length = 5 * time.Second
@@ -114,26 +151,39 @@ func newWorld(seed uint64, out io.Writer) *world {
 	w.dynamic = !w.Chance(0.25)
 	brokers := 0
 	for i := range voters + observers {
-		n := &node{w: w, id: int32(i + 1), fuse: -1, disk: vfs.NewMem()}
-		n.key = raft.ReplicaKey{ID: n.id, DirectoryID: uuid.UUID{0: 1, 8: 1, 15: byte(n.id)}}
-		n.ep = raft.Endpoint{Name: listener, Host: "node", Port: uint16(9000 + n.id)}
-		n.observer = i >= voters
+		n := w.addNode(i < voters)
 		n.controller = !n.observer || w.dynamic && (w.quorum || w.Chance(0.5))
 		n.broker = !w.quorum && (n.observer || w.Chance(0.6)) || i == voters-1 && brokers == 0
-		n.rate = 0.95 + 0.1*w.Rand.Float64()
-		n.disk.SetClock(func() time.Time { return start })
 		if n.broker {
 			brokers++
 		}
-		w.nodes = append(w.nodes, n)
-		if !n.observer {
-			v := raft.Voter{ReplicaKey: n.key, Endpoints: []raft.Endpoint{n.ep}, KRaftVersions: raft.KRaftVersions}
-			if !w.dynamic {
-				v.DirectoryID = uuid.Zero
-			}
-			w.static = append(w.static, v)
-		}
 	}
+	w.logf("seed %d: %d voters, %d observers, %d brokers, dynamic %v, evil %.2f, metadata.version %d, elr %d, at most %d records a batch",
+		seed, voters, observers, brokers, w.dynamic, w.evil, w.bootMV, w.elr, w.batchMax)
+	w.begin()
+	return w
+}
+
+// addNode adds a node, whose roles the caller sets.
+func (w *world) addNode(voter bool) *node {
+	n := &node{w: w, id: int32(len(w.nodes) + 1), fuse: -1, disk: vfs.NewMem(), observer: !voter}
+	n.key = raft.ReplicaKey{ID: n.id, DirectoryID: uuid.UUID{0: 1, 8: 1, 15: byte(n.id)}}
+	n.ep = raft.Endpoint{Name: listener, Host: "node", Port: uint16(9000 + n.id)}
+	n.rate = 0.95 + 0.1*w.Rand.Float64()
+	n.disk.SetClock(func() time.Time { return start })
+	w.nodes = append(w.nodes, n)
+	if voter {
+		v := raft.Voter{ReplicaKey: n.key, Endpoints: []raft.Endpoint{n.ep}, KRaftVersions: raft.KRaftVersions}
+		if !w.dynamic {
+			v.DirectoryID = uuid.Zero
+		}
+		w.static = append(w.static, v)
+	}
+	return n
+}
+
+// begin formats and starts the nodes.
+func (w *world) begin() {
 	for _, n := range w.nodes {
 		o := raft.BootstrapOptions{FS: n.disk, Dir: dataDir, Now: start, Records: w.bootstrap()}
 		if w.dynamic {
@@ -147,16 +197,12 @@ func newWorld(seed uint64, out io.Writer) *world {
 		must(raft.WriteBootstrapSnapshot(o))
 		must(n.disk.SyncDir(dataDir))
 	}
-	w.logf("seed %d: %d voters, %d observers, %d brokers, dynamic %v, evil %.2f, metadata.version %d, elr %d, at most %d records a batch",
-		seed, voters, observers, brokers, w.dynamic, w.evil, w.bootMV, w.elr, w.batchMax)
 	if w.dynamic {
 		w.static = nil
 	}
-	w.client = &client{w: w, kept: map[string]uuid.UUID{}, deleted: map[string]bool{}}
 	for _, n := range w.nodes {
 		n.start()
 	}
-	return w
 }
 
 func (w *world) bootstrap() []message.Versioned {
@@ -252,6 +298,11 @@ func (w *world) run() (err error) {
 			err = v
 		}
 	}()
+	if w.data {
+		w.play()
+		w.heal()
+		return nil
+	}
 	if w.quorum {
 		w.every(5*time.Millisecond, 250*time.Millisecond, w.client.act)
 		w.every(50*time.Millisecond, 300*time.Millisecond, w.membership)
@@ -278,6 +329,14 @@ func (w *world) heal() {
 		for _, n := range w.nodes {
 			n.fuse = -1
 			n.disk.SetCapacity(-1)
+			if n.disks != nil {
+				n.disks.mem.SetCapacity(-1)
+				n.disks.fuse = -1
+				if n.offline() {
+					n.crash("its disk is repaired")
+					clear(n.disks.failing)
+				}
+			}
 			if n.proc == nil {
 				n.start()
 			}
@@ -296,7 +355,7 @@ func (w *world) heal() {
 					w.logf("node %d: %v, leader %v, log to %d, high watermark %d, voters %v, image at %d, broker %+v", p.n.id, c.Role(), c.LeaderAndEpoch(),
 						p.m.LogEndOffset(), c.HighWatermark(), c.Voters(), p.loader.LastAppliedOffset(), p.broker)
 				}
-				w.fail("after healing: %s", what)
+				w.fail("after healing: %s %s", what, w.problem)
 			}
 			if step != nil {
 				step()
@@ -309,6 +368,13 @@ func (w *world) heal() {
 		l := w.leader()
 		return l != nil && l.core != nil && l.core.Active()
 	})
+	if w.data {
+		w.dataHeal(until)
+		w.checkEnd()
+		w.ledger.checkEnd()
+		w.stats.committed = w.ref.next
+		return
+	}
 	until("brokers are not in service", nil, func() bool {
 		for _, n := range w.nodes {
 			if n.broker {
