@@ -119,12 +119,15 @@ func (m *streamsMember) withSelf(id string, v *message.StreamsGroupMemberMetadat
 	return n
 }
 
+// firstStreamsState is the number of memberStable in records of streams groups: there they begin with 1.
+const firstStreamsState = 1
+
 // placeRecord stores where the member is on its way.
 func (m *streamsMember) placeRecord(group string) Record {
 	return Record{
 		Key: &message.StreamsGroupCurrentMemberAssignmentKey{GroupID: group, MemberID: m.id},
 		Value: &message.StreamsGroupCurrentMemberAssignmentValue{
-			MemberEpoch: m.epoch, PreviousMemberEpoch: m.previous, State: int8(m.state),
+			MemberEpoch: m.epoch, PreviousMemberEpoch: m.previous, State: int8(m.state) + firstStreamsState,
 			ActiveTasks:                   currentTaskIDs(m.assigned[active], active),
 			StandbyTasks:                  currentTaskIDs(m.assigned[standby], standby),
 			WarmupTasks:                   currentTaskIDs(m.assigned[warmup], warmup),
@@ -141,7 +144,7 @@ func (m *streamsMember) withPlace(id string, v *message.StreamsGroupCurrentMembe
 	if m != nil {
 		*n = *m
 	}
-	n.epoch, n.previous, n.state = v.MemberEpoch, v.PreviousMemberEpoch, memberState(v.State)
+	n.epoch, n.previous, n.state = v.MemberEpoch, v.PreviousMemberEpoch, memberState(v.State-firstStreamsState)
 	if n.state < memberStable || n.state > memberUnreleased {
 		n.state = memberUnknown
 	}

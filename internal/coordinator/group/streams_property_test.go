@@ -435,7 +435,7 @@ func TestStreamsReplayTakesAnything(t *testing.T) {
 				r = (&streamsMember{id: member, processID: rapid.SampledFrom([]string{"p", "q"}).Draw(t, "process")}).selfRecord("g")
 			case 2:
 				r = (&streamsMember{
-					id: member, epoch: epoch, state: memberState(rapid.SampledFrom([]int8{0, 1, 2, 9}).Draw(t, "state")),
+					id: member, epoch: epoch, state: memberState(rapid.SampledFrom([]int8{-1, 0, 1, 2, 9}).Draw(t, "state")),
 					assigned: roleTasks{someTasks().since(1), someTasks(), someTasks()}, revoking: roleTasks{someTasks().since(1), someTasks()},
 				}).placeRecord("g")
 			case 3:
