@@ -108,14 +108,14 @@ func TestToolsAcrossKinds(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := runScript(t, dir, kafkaKind, kafkaKind, nil)
-	t.Run("gregor controls Kafka", func(t *testing.T) { runScript(t, dir, gregorKind, kafkaKind, want) })
-	t.Run("Kafka controls gregor", func(t *testing.T) { runScript(t, dir, kafkaKind, gregorKind, want) })
+	want := runScript(t, dir, script, kafkaKind, kafkaKind, nil)
+	t.Run("gregor controls Kafka", func(t *testing.T) { runScript(t, dir, script, gregorKind, kafkaKind, want) })
+	t.Run("Kafka controls gregor", func(t *testing.T) { runScript(t, dir, script, kafkaKind, gregorKind, want) })
 }
 
-// runScript runs the script in a cluster of a controller and a broker, and compares with what it printed elsewhere.
-func runScript(t *testing.T, dir string, controller, broker kind, want []string) (printed []string) {
-	c := newCluster(t, false, nil)
+// runScript runs a script in a cluster of a controller and a broker, and compares with what it printed elsewhere.
+func runScript(t *testing.T, dir, script string, controller, broker kind, want []string, settings ...string) (printed []string) {
+	c := newCluster(t, false, nil, settings...)
 	ctl := c.add(controller, controllerOnly)
 	b := c.add(broker, brokerOnly)
 	c.configure([]*member{ctl})
