@@ -39,7 +39,7 @@ func TestStorm(t *testing.T) {
 		what := s.round(round)
 		s.load.progress(5)
 		c.logf("round %d: %s: all partitions are written to after %v", round, what, time.Since(begin).Round(time.Millisecond))
-		if s.rng.IntN(2) == 0 || round == rounds-1 {
+		if s.synced = s.rng.IntN(2) == 0 || round == rounds-1; s.synced {
 			c.inSync("storm", "__consumer_offsets")
 			c.logf("round %d: all in sync after %v", round, time.Since(begin).Round(time.Millisecond))
 		}
@@ -67,8 +67,10 @@ func TestStorm(t *testing.T) {
 // storm decides what happens.
 type storm struct {
 	*cluster
-	rng  *rand.Rand
-	load *load
+	rng    *rand.Rand
+	load   *load
+	synced bool // all replicas were in sync after the last round
+	kills  int
 }
 
 // pause is how long a fault lasts: mostly shorter than the time after which a node is given up, sometimes longer.
@@ -94,7 +96,11 @@ func (s *storm) round(round int) (what string) {
 	switch s.rng.IntN(10) {
 	case 0, 1:
 		m := s.victim()
-		m.kill()
+		if s.synced {
+			s.kill(m)
+		} else {
+			m.kill()
+		}
 		time.Sleep(s.pause())
 		s.run(m)
 		return fmt.Sprintf("kill %s", m)
@@ -143,6 +149,31 @@ func (s *storm) round(round int) (what string) {
 		s.mesh.cut(nil)
 		return fmt.Sprintf("%s, for %v", what, pause)
 	}
+}
+
+// kill kills a node that the others can do without, and waits until they do: until a topic is created, and until every producer
+// has had a record acknowledged in every partition.
+func (s *storm) kill(m *member) {
+	s.tb.Helper()
+	active, _ := s.leader()
+	other := s.members[m.id%int32(len(s.members))]
+	s.kills++
+	name := fmt.Sprintf("kill-%d", s.kills)
+	begin := time.Now()
+	m.kill()
+	created := make(chan time.Duration, 1)
+	go func() {
+		for end := begin.Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+			if code, _, err := createTopic(other.addr, name, nil); err == nil && (code == noError || code == topicAlreadyExists) {
+				break
+			}
+		}
+		created <- time.Since(begin)
+	}()
+	s.load.progress(1)
+	written := time.Since(begin)
+	s.logf("%s is dead, the active controller was %d: a topic is created after %v, all partitions are written to after %v", m, active.id,
+		(<-created).Round(time.Millisecond), written.Round(time.Millisecond))
 }
 
 // cuts are cuts of a node from all others, or of one from another.
