@@ -96,4 +96,6 @@ type Context struct {
 	ClientHost string
 	// Version is the API version.
 	Version int16
+	// Describes says whether the client may know of a topic; nil: of all. It may be called later, from another goroutine.
+	Describes func(topic string) bool
 }

@@ -45,6 +45,9 @@ type consumerGroup struct {
 	// was rolled back it must be done again. It is soft state.
 	fresh      bool
 	freshEpoch int32
+	// unbalanced says that the group was a classic one until this very request, and in the middle of a rebalance: what its members
+	// have is not all that there is, and there must be a new target even if the request itself gives no reason.
+	unbalanced bool
 }
 
 // targetTime is a group epoch and when the target for it was computed, in ms, 0 if that doesn't matter.

@@ -63,7 +63,7 @@ func (c *core) consumerHeartbeat(ctx *Context, r *kmsg.ConsumerGroupHeartbeatReq
 	if id == "" {
 		id = c.memberID()
 	}
-	u := &memberUpdate{c: c, g: g, now: now, records: records, owned: r.Topics}
+	u := &memberUpdate{c: c, from: ctx, g: g, now: now, records: records, owned: r.Topics}
 	if r.InstanceID == nil {
 		err = u.findDynamic(id, r.MemberEpoch, joins)
 	} else {
@@ -99,7 +99,9 @@ func (c *core) consumerHeartbeat(ctx *Context, r *kmsg.ConsumerGroupHeartbeatReq
 	if err != nil {
 		return result{}, nil, err
 	}
-	bump := named || regex == regexResolved || g.assignorWith(nil, nil) != g.assignorWith(u.old, u.member)
+	// Differs from Kafka as to unbalanced: there a static member that comes back with the new protocol ends the rebalance of its
+	// group, and what nobody has stays without owner.
+	bump := named || regex == regexResolved || g.unbalanced || g.assignorWith(nil, nil) != g.assignorWith(u.old, u.member)
 	u.updateEpoch(bump)
 	targetEpoch, target := u.updateTarget()
 	if err := u.reconcile(targetEpoch, target, named || regex != regexSame); err != nil {
@@ -184,6 +186,7 @@ func (c *core) checkRoom(g *consumerGroup, memberID string, instanceID *string) 
 // replayed.
 type memberUpdate struct {
 	c       *core
+	from    *Context
 	g       *consumerGroup
 	now     time.Time
 	records []Record

@@ -82,6 +82,7 @@ func (c *core) upgrade(cg *classicGroup, now time.Time) (*consumerGroup, []Recor
 	}
 
 	g := newConsumerGroup(timeline.NewRegistry(), cg.id)
+	g.unbalanced = cg.state != stateStable
 	for _, m := range members {
 		g.apply(m.selfRecord(g.id))
 	}

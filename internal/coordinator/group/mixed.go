@@ -49,7 +49,7 @@ func (c *core) joinConsumerOr(r *joinRequest, g *consumerGroup, now time.Time) (
 	if subscription.ReadFrom(r.Protocols[0].Metadata) != nil {
 		return result{}, api.ErrInconsistentGroupProtocol
 	}
-	u := &memberUpdate{c: c, g: g, now: now, owned: []kmsg.ConsumerGroupHeartbeatRequestTopic{}}
+	u := &memberUpdate{c: c, from: r.ctx, g: g, now: now, owned: []kmsg.ConsumerGroupHeartbeatRequestTopic{}}
 	for _, o := range subscription.OwnedPartitions {
 		if t := c.image.Topics.ByName(o.Topic); t != nil {
 			u.owned = append(u.owned, kmsg.ConsumerGroupHeartbeatRequestTopic{TopicID: t.ID, Partitions: o.Partitions})

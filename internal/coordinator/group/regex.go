@@ -41,16 +41,16 @@ func compileRegex(regex string) (*regexp.Regexp, error) {
 	return regexp.Compile(`\A(?:` + regex + `)\z`)
 }
 
-// resolveRegexes looks up what regular expressions match. It may take long where there are many topics, so it is done off the
+// resolveRegexes looks up what regular expressions match, among the topics that whoever wants to know may know of. It may take long where there are many topics, so it is done off the
 // shard.
-func resolveRegexes(img *metadata.Image, regexes []string, at int64) map[string]resolvedRegex {
+func resolveRegexes(img *metadata.Image, regexes []string, describes func(topic string) bool, at int64) map[string]resolvedRegex {
 	resolved := make(map[string]resolvedRegex, len(regexes))
 	for _, s := range regexes {
 		r := resolvedRegex{topics: []string{}, version: img.Offset, at: at}
 		// One that was valid for another version of the coordinator matches nothing.
 		if re, err := compileRegex(s); err == nil {
 			for t := range img.Topics.All() {
-				if re.MatchString(t.Name) {
+				if re.MatchString(t.Name) && (describes == nil || describes(t.Name)) {
 					r.topics = append(r.topics, t.Name)
 				}
 			}
@@ -116,17 +116,18 @@ func (u *memberUpdate) updateRegex() (regexStatus, error) {
 	lookUp = lookUp || !resolvedBefore || len(regexes) != g.regexes.Len() || last.version < u.c.newTopics ||
 		u.now.UnixMilli() > last.at+u.c.cfg.RegexRefreshInterval.Milliseconds()
 	if lookUp && len(regexes) > 0 {
-		u.c.lookUpRegexes(g.id, slices.Sorted(maps.Keys(regexes)), u.now)
+		u.c.lookUpRegexes(g.id, slices.Sorted(maps.Keys(regexes)), u.from.Describes, u.now)
 	}
 	return status, nil
 }
 
-// lookUpRegexes resolves a group's regular expressions in the background and stores the outcome.
-func (c *core) lookUpRegexes(id string, regexes []string, now time.Time) {
+// lookUpRegexes resolves a group's regular expressions in the background and stores the outcome. It is up to what the member may
+// know whose heartbeat it is that leads here, as in Kafka.
+func (c *core) lookUpRegexes(id string, regexes []string, describes func(topic string) bool, now time.Time) {
 	c.resolving[id] = now
 	img := c.image
 	c.background(func() func(*core, time.Time) (result, error) {
-		resolved := resolveRegexes(img, regexes, now.UnixMilli())
+		resolved := resolveRegexes(img, regexes, describes, now.UnixMilli())
 		return func(c *core, now time.Time) (result, error) { return c.regexesResolved(id, regexes, resolved), nil }
 	})
 }

@@ -17,9 +17,11 @@ type classicSim struct {
 	// joined is the generation that it is in, as of JoinGroup; epoch is that of the assignment that it has.
 	joined int32
 	leads  bool
-	// sizes are those of its topics when it joined: the leader rejoins when they change.
-	sizes string
-	again bool // it must rejoin
+	// watched are the topics of all members, if it leads, and sizes what was known of them when it assigned: it rejoins when they
+	// change.
+	watched []string
+	sizes   string
+	again   bool // it must rejoin
 }
 
 const classicRebalance = 15 * time.Second
@@ -41,7 +43,7 @@ func (m *classicSim) tick() {
 
 func (m *classicSim) topicSizes() string {
 	var sizes []string
-	for _, name := range m.reads {
+	for _, name := range m.watched {
 		if t := m.s.topics.img.Topics.ByName(name); t != nil {
 			sizes = append(sizes, fmt.Sprint(name, t.Len()))
 		}
@@ -70,7 +72,6 @@ func (m *classicSim) join() {
 		clear(m.parts)
 	}
 	m.again = false
-	m.sizes = m.topicSizes()
 	md := kmsg.NewConsumerMemberMetadata()
 	md.Version, md.Topics, md.Generation = 2, m.reads, m.epoch
 	for _, tp := range m.owned() {
@@ -128,8 +129,19 @@ func (m *classicSim) sync(j *kmsg.JoinGroupResponse) {
 	r := kmsg.NewPtrSyncGroupRequest()
 	r.Group, r.MemberID, r.InstanceID, r.Generation = m.group.id, m.id, m.instance, j.Generation
 	r.ProtocolType, r.Protocol = j.ProtocolType, j.Protocol
-	if m.leads && !j.SkipAssignment {
-		r.GroupAssignment = m.s.assign(j.Members, m.group.cooperative)
+	if m.leads {
+		m.watched = nil
+		for _, o := range j.Members {
+			md := kmsg.NewConsumerMemberMetadata()
+			if err := md.ReadFrom(o.ProtocolMetadata); err != nil {
+				m.s.fail("subscription of %s: %v", o.MemberID, err)
+			}
+			m.watched = append(m.watched, md.Topics...)
+		}
+		m.sizes = m.topicSizes()
+		if !j.SkipAssignment {
+			r.GroupAssignment = m.s.assign(j.Members, m.group.cooperative)
+		}
 	}
 	m.waiting = true
 	m.send(fmt.Sprintf("sync generation %d", j.Generation), 2*classicRebalance, true, func(c *Coordinator, reply func(any)) {
@@ -152,6 +164,9 @@ func (m *classicSim) sync(j *kmsg.JoinGroupResponse) {
 		_, rest := m.owned().split(got.has)
 		m.drop(func(id partitionID) bool { return rest.has(id.topic, id.partition) })
 		m.take(got)
+		if slices.ContainsFunc(got, func(tp topicPartitions) bool { return !slices.Contains(m.reads, m.s.name(tp.topic)) }) {
+			m.again = true // it has changed what it reads
+		}
 		if m.group.cooperative && len(rest) > 0 {
 			m.again = true
 			m.later(0, func() {

@@ -207,7 +207,9 @@ func (rt *roleTasks) assignment() kmsg.StreamsAssignment {
 func currentTaskIDs(ts tasks, role taskRole) []message.StreamsGroupCurrentMemberAssignmentValueTaskIds {
 	ids := []message.StreamsGroupCurrentMemberAssignmentValueTaskIds{}
 	for sub := range ts.bySubtopology {
-		id := message.StreamsGroupCurrentMemberAssignmentValueTaskIds{SubtopologyID: sub[0].subtopology, Partitions: sub.partitions()}
+		id := message.StreamsGroupCurrentMemberAssignmentValueTaskIds{
+			SubtopologyID: sub[0].subtopology, Partitions: sub.partitions(), AssignmentEpochs: []int32{}, // null would be stored
+		}
 		if role == active {
 			id.AssignmentEpochs = sub.epochs()
 		}
