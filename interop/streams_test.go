@@ -1,6 +1,7 @@
 package interop
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -9,8 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"gregor/internal/coordinator/group"
+	"gregor/internal/message"
 	"gregor/interop/kafka"
 )
 
@@ -212,7 +216,7 @@ func (p threads) configure(t *testing.T, group string, settings map[string]strin
 // has Kafka's tool for such groups look at what there is.
 func TestStreamsGroups(t *testing.T) {
 	// The test takes its time between heartbeats.
-	p := threads{startPair(t, append(slices.Clone(livelyStreams), "group.streams.max.session.timeout.ms=3600000", "group.streams.session.timeout.ms=3600000")...)}
+	p := threads{startPair(t, patient...)}
 	p.createTopics(t, 2, nil, "in", "other")
 	p.createTopics(t, 3, nil, "wide")
 	p.both(func(s *side) {
@@ -231,6 +235,7 @@ func TestStreamsGroups(t *testing.T) {
 	t.Run("Offsets", func(t *testing.T) { streamsOffsets(t, p) })
 	t.Run("Conversions", func(t *testing.T) { streamsConversions(t, p) })
 	t.Logf("%d questions", p.steps)
+	t.Run("Records", func(t *testing.T) { streamsRecords(t, p) })
 	t.Run("Tools", func(t *testing.T) { streamsTools(t, p) })
 }
 
@@ -646,12 +651,78 @@ func streamsConversions(t *testing.T, p threads) {
 	}, nil)
 }
 
+// streamsRecords compares what both have stored of streams groups, record by record: for each key the values in their order.
+func streamsRecords(t *testing.T, p threads) {
+	var mu sync.Mutex
+	stored := map[*side]string{}
+	p.both(func(s *side) {
+		ends := map[int32]int64{}
+		for i := range s.partitionsOf(t, "__consumer_offsets") {
+			if end := s.offset(t, "__consumer_offsets", int32(i), -1); end > 0 {
+				ends[int32(i)] = end
+			}
+		}
+		c := franz(t, s.addr, kgo.ConsumeTopics("__consumer_offsets"), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+		ctx, cancel := context.WithTimeout(t.Context(), streamsPatience)
+		defer cancel()
+		byKey := map[string][]string{}
+		for len(ends) > 0 {
+			fetches := c.PollFetches(ctx)
+			if ctx.Err() != nil {
+				t.Errorf("%s: the end of __consumer_offsets can't be reached: %v", s.name, ends)
+				return
+			}
+			fetches.EachRecord(func(r *kgo.Record) {
+				if r.Offset+1 >= ends[r.Partition] {
+					delete(ends, r.Partition)
+				}
+				rec, known, err := group.Codec{}.Decode(r.Key, r.Value)
+				if err != nil || !known {
+					t.Errorf("%s: record %x: %v", s.name, r.Key, err)
+					return
+				}
+				if !strings.HasPrefix(rec.Key.MessageName(), "StreamsGroup") {
+					return
+				}
+				value := "removed"
+				switch v := rec.Value.(type) {
+				case nil:
+				case *message.StreamsGroupMetadataValue:
+					v.MetadataHash = min(v.MetadataHash&1, 0) // topics have other ids
+				case *message.StreamsGroupTargetAssignmentMetadataValue:
+					v.AssignmentTimestamp = min(v.AssignmentTimestamp, 1)
+				}
+				if rec.Value != nil {
+					value = string(rec.Value.AppendJSON(nil, rec.Version))
+				}
+				key := rec.Key.MessageName() + string(rec.Key.AppendJSON(nil, 0))
+				byKey[key] = append(byKey[key], value)
+			})
+		}
+		var lines []string
+		for key, values := range byKey {
+			if strings.Contains(key, "uncreatable") {
+				continue // has been asked as often as it took
+			}
+			lines = append(lines, key+"\n    "+strings.Join(values, "\n    "))
+		}
+		slices.Sort(lines)
+		mu.Lock()
+		stored[s] = strings.Join(lines, "\n") + "\n"
+		mu.Unlock()
+	})
+	if g, k := stored[p.gregor], stored[p.kafka]; g != k {
+		t.Error(diff(g, k))
+	}
+	t.Logf("%d lines about streams groups", strings.Count(stored[p.kafka], "\n"))
+}
+
 const streamsToolScript = `
 ~groups --bootstrap-server BOOTSTRAP --list
 ~streams-groups --bootstrap-server BOOTSTRAP --list
 ~streams-groups --bootstrap-server BOOTSTRAP --list --state
 ~streams-groups --bootstrap-server BOOTSTRAP --list --state stable
-~streams-groups --bootstrap-server BOOTSTRAP --list --state notready
+~streams-groups --bootstrap-server BOOTSTRAP --list --state reconciling,empty
 streams-groups --bootstrap-server BOOTSTRAP --describe --group copies
 streams-groups --bootstrap-server BOOTSTRAP --describe --group copies --verbose
 streams-groups --bootstrap-server BOOTSTRAP --describe --group copies --state
