@@ -49,7 +49,7 @@ func TestOpensDamagedDirectories(t *testing.T) {
 			}
 			defer c.Close()
 			compareTopics(t, c, &want)
-			compareLogDirs(t, c, dir, &want)
+			compareLogDirs(t, n, c, dir, &want)
 			for topic, x := range want.After.Topics {
 				p := x.Partitions["0"]
 				if timesFromLog[name+"/"+topic] {
