@@ -18,7 +18,8 @@
 //	controllers.go     the same when the seeds are controllers (KIP-919)
 //	admin_*.go         admin calls, one file a subject
 //	restart.go         whether a node can be restarted now
-//	producer.go        batches per partition; idempotent by default (KIP-98)
+//	producer.go        records into batches by partition; producer_send.go sends them, idempotent by default (KIP-98)
+//	transaction.go     transactions (KIP-98, KIP-890)
 //	partitioner.go     Java's key hash
 //	consumer.go        the consumer as its user sees it
 //	consumer_take.go   decoding, read_committed

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
-
-	"github.com/twmb/franz-go/pkg/kmsg"
+	"unsafe"
 
 	"gregor/internal/record"
 )
@@ -45,24 +45,44 @@ type Record struct {
 
 // ProducerOptions configure a Producer. The zero value is a good one: acks from all in-sync replicas, idempotent, uncompressed.
 type ProducerOptions struct {
-	// Acks is whose word is waited for: AllAcks (the zero value), LeaderAck or NoAcks.
+	// Acks is whose word is waited for: AllAcks (the zero value), LeaderAck or NoAcks (acks).
 	Acks Acks
-	// DisableIdempotence allows duplicates after a lost connection. Acks other than AllAcks imply it.
+	// DisableIdempotence allows duplicates after a lost connection, and records that overtake each other when they are tried
+	// again (enable.idempotence=false). Acks other than AllAcks imply it.
 	DisableIdempotence bool
-	// Codec and Level (on Kafka's scale, 0 is the codec's default) of compression.
+	// Codec and Level (on Kafka's scale, 0 is the codec's default) of compression (compression.type, compression.*.level).
 	Codec Codec
 	Level int
-	// Linger is how long a batch waits for company while nothing else is on its way. Default 0: send at once.
+	// Linger is how long a batch waits for company (linger.ms). Default 5 ms; negative is not at all.
 	Linger time.Duration
-	// BatchBytes bounds a batch before compression. Default 1,000,000. A larger record goes alone.
+	// BatchBytes bounds a batch before compression (batch.size). Default 1,000,000, because a batch takes no more memory than it
+	// holds. A larger record goes alone.
 	BatchBytes int
-	// MaxBuffered bounds the bytes waiting; then Produce blocks. Default 32 MiB.
+	// RequestBytes bounds the batches of a request, before compression (max.request.size). Default 8 MiB.
+	RequestBytes int
+	// MaxBuffered bounds the bytes waiting; then Produce blocks (buffer.memory). Default 32 MiB.
 	MaxBuffered int
-	// DeliveryTimeout is when a record that couldn't be delivered fails. Default 2 min.
+	// MaxBlock is how long Produce blocks for room or for a topic to be found (max.block.ms). Default 60 s.
+	MaxBlock time.Duration
+	// DeliveryTimeout is when a record that couldn't be delivered fails (delivery.timeout.ms). Default 2 min.
 	DeliveryTimeout time.Duration
+	// MaxInFlight is how many requests may be under way to a broker (max.in.flight.requests.per.connection). Default 5, which is
+	// the most with idempotence.
+	MaxInFlight int
+	// Partitioner picks partitions for records without one. Default: by key, and those without a key to one partition for a
+	// batch at a time, more often to partitions whose queues are short (KIP-794).
+	Partitioner Partitioner
+	// TransactionalID makes the producer transactional (transactional.id): records are produced between Begin and Commit or
+	// Abort. TransactionTimeout is when the cluster gives a transaction up (transaction.timeout.ms). Default 60 s.
+	TransactionalID    string
+	TransactionTimeout time.Duration
 	// CreateTopics lets brokers that are configured so create a missing topic.
 	CreateTopics bool
 }
+
+// Partitioner picks a partition among n for a record. It is called for each record without a partition and must be quick and
+// safe for concurrent use.
+type Partitioner func(r *Record, n int) int32
 
 // Acks is whose word a producer waits for.
 type Acks int8
@@ -77,19 +97,27 @@ func (a Acks) wire() int16 { return [...]int16{-1, 1, 0}[a] }
 
 // Producer sends records, batched by partition, in order within a partition. Safe for concurrent use.
 type Producer struct {
-	c *Client
-	o ProducerOptions
+	c    *Client
+	o    ProducerOptions
+	lane purpose
 
 	mu       sync.Mutex
-	parts    map[TopicPartition]*partitionQueue // guarded by mu, as is all below
-	sticky   map[string]int32
+	topics   map[string]*producerTopic // guarded by mu, as is all below
+	active   map[*partitionQueue]struct{}
+	nodes    map[int32]*producerNode
 	buffered int
-	unsent   int // records not yet done
-	flushing int // Flush calls under way: linger doesn't count
-	room     chan struct{}
-	idle     chan struct{}
+	blocked  int // calls of Produce that wait for room
+	flushing int // calls of Flush under way: linger doesn't count
+	batches  map[*batch]struct{}
+	room     chan struct{} // closed and replaced when there's room
 	closed   bool
 	id       producerID
+	getting  bool // an id is being asked for
+	idRetry  time.Time
+	idTries  int
+	txn      transaction
+	headers  []record.Header // scratch
+	free     []*record.Builder
 
 	wake   chan struct{}
 	ctx    context.Context
@@ -103,12 +131,26 @@ type producerID struct {
 	ok    bool
 }
 
-// partitionQueue is what waits for one partition. At most one batch is on its way, which keeps order without further rules.
+// producerTopic is a topic that was produced to.
+type producerTopic struct {
+	parts  []*partitionQueue // by number, as far as they were used
+	sticky int32             // where records without a key go now, -1 for undecided
+	left   int               // bytes until that changes
+}
+
+// partitionQueue is what waits for one partition and what is on its way there.
 type partitionQueue struct {
-	tp        TopicPartition
-	batches   []*batch
-	inFlight  bool
-	sequence  int32 // of the next batch
+	tp       TopicPartition
+	topic    *producerTopic
+	queue    []*batch // the last one may be open
+	inFlight []*batch // in the order of their sequence numbers
+	// id and sequence are what the next batch gets. They change to the producer's id only between batches.
+	id       producerID
+	sequence int32
+	acked    int32 // last sequence number acknowledged, -1 for none
+	// broken means that a batch failed whose sequence numbers may have been used: what is under way is waited for, and then a new
+	// epoch begins.
+	broken    bool
 	notBefore time.Time
 	attempts  int
 }
@@ -116,154 +158,269 @@ type partitionQueue struct {
 // batch is a run of records for one partition.
 type batch struct {
 	builder  *record.Builder
-	done     []func(offset int64, ts int64, err error)
-	size     int
+	records  []produced
+	size     int // of the records, as buffered counts them
 	born     time.Time
+	closed   bool
 	built    record.Batch // once it was tried: a retry must be the same bytes
-	sequence int32
-	pid      producerID
+	sequence int32        // -1 until it is sent for the first time
+	id       producerID
+	conn     *conn         // that it is on its way on
+	done     chan struct{} // closed when all its records are told
 }
+
+type produced struct {
+	r    *Record
+	done func(*Record, error)
+}
+
+// overhead is what a record costs beside its key, value and headers, about.
+const overhead = 64
 
 // NewProducer makes a producer. Close it to flush and stop.
 func (c *Client) NewProducer(o ProducerOptions) *Producer {
-	if o.BatchBytes <= 0 {
-		o.BatchBytes = 1_000_000
+	def := func(n *int, v int) {
+		if *n <= 0 {
+			*n = v
+		}
 	}
-	if o.MaxBuffered <= 0 {
-		o.MaxBuffered = 32 << 20
+	def(&o.BatchBytes, 1_000_000)
+	def(&o.RequestBytes, 8<<20)
+	def(&o.MaxBuffered, 32<<20)
+	def(&o.MaxInFlight, 5)
+	defd := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
 	}
-	if o.DeliveryTimeout <= 0 {
-		o.DeliveryTimeout = 2 * time.Minute
-	}
-	if o.Acks != AllAcks {
+	defd(&o.Linger, 5*time.Millisecond)
+	defd(&o.MaxBlock, time.Minute)
+	defd(&o.DeliveryTimeout, 2*time.Minute)
+	defd(&o.TransactionTimeout, time.Minute)
+	if o.Acks != AllAcks && o.TransactionalID == "" {
 		o.DisableIdempotence = true
 	}
+	if o.TransactionalID != "" {
+		o.Acks, o.DisableIdempotence = AllAcks, false
+	}
+	if !o.DisableIdempotence {
+		o.MaxInFlight = min(o.MaxInFlight, 5)
+	}
 	p := &Producer{
-		c: c, o: o, parts: map[TopicPartition]*partitionQueue{}, sticky: map[string]int32{},
-		room: make(chan struct{}), idle: make(chan struct{}), wake: make(chan struct{}, 1),
+		c: c, o: o, topics: map[string]*producerTopic{}, active: map[*partitionQueue]struct{}{}, nodes: map[int32]*producerNode{},
+		batches: map[*batch]struct{}{}, room: make(chan struct{}), wake: make(chan struct{}, 1), lane: c.pool.newPurpose(),
 	}
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())
-	p.wg.Add(1)
-	go p.run()
+	p.wg.Go(p.run)
 	return p
 }
 
 // Produce queues a record and returns; done is called once, from another goroutine, with the record's partition, offset and
-// timestamp filled in or with the error. It must not block. Produce itself blocks while MaxBuffered bytes wait, and to find
-// out about a topic not seen before. An error from Produce means that done won't be called.
+// timestamp filled in or with the error. It must not block. Until then the record must not be changed. Produce itself blocks, for
+// MaxBlock at most, while MaxBuffered bytes wait, and to find out about a topic not seen before. An error from Produce means that
+// done won't be called.
 func (p *Producer) Produce(ctx context.Context, r *Record, done func(*Record, error)) error {
+	info, ok := p.c.meta.get(r.Topic)
+	if !ok {
+		var err error
+		if info, err = p.find(ctx, r.Topic); err != nil {
+			return err
+		}
+	}
 	if r.Timestamp.IsZero() {
 		r.Timestamp = time.Now()
 	}
-	headers := make([]record.Header, len(r.Headers))
-	for i, h := range r.Headers {
-		headers[i] = record.Header{Key: []byte(h.Key), Value: h.Value}
+	size := len(r.Key) + len(r.Value) + overhead
+	for i := range r.Headers {
+		size += len(r.Headers[i].Key) + len(r.Headers[i].Value)
 	}
-	var topic *Topic
-	err := p.c.retry(ctx, func(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.buffered > 0 && p.buffered+size > p.o.MaxBuffered && !p.closed {
+		if err := p.awaitRoom(ctx, size); err != nil {
+			return err
+		}
+	}
+	if p.closed {
+		return ErrClosed
+	}
+	if p.o.TransactionalID != "" {
+		if err := p.txn.mayProduce(); err != nil {
+			return err
+		}
+	}
+	return p.add(r, done, info, size)
+}
+
+// find looks for a topic not seen before.
+func (p *Producer) find(ctx context.Context, name string) (t *Topic, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, p.o.MaxBlock, fmt.Errorf("not found within %v: %w", p.o.MaxBlock, context.DeadlineExceeded))
+	defer cancel()
+	err = p.c.retry(ctx, func(ctx context.Context) error {
 		var err error
-		topic, err = p.c.topicInfo(ctx, r.Topic, p.o.CreateTopics)
+		t, err = p.c.topicInfo(ctx, name, p.o.CreateTopics)
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("produce to %q: %w", r.Topic, err)
+		return nil, fmt.Errorf("produce to %q: %w", name, err)
 	}
-	size := len(r.Key) + len(r.Value) + 64
-	for {
-		p.mu.Lock()
-		if p.closed {
-			p.mu.Unlock()
-			return ErrClosed
-		}
-		if p.buffered == 0 || p.buffered+size <= p.o.MaxBuffered {
-			break
-		}
+	return t, nil
+}
+
+// awaitRoom blocks until there's room for size bytes. mu is held, but not meanwhile.
+func (p *Producer) awaitRoom(ctx context.Context, size int) error {
+	timer := time.NewTimer(p.o.MaxBlock)
+	defer timer.Stop()
+	p.blocked++
+	defer func() { p.blocked-- }()
+	for p.buffered > 0 && p.buffered+size > p.o.MaxBuffered && !p.closed {
 		room := p.room
 		p.mu.Unlock()
+		p.signal() // what lingers goes now
+		var err error
 		select {
 		case <-room:
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			err = context.Cause(ctx)
+		case <-timer.C:
+			err = fmt.Errorf("no room for a record within %v: %w", p.o.MaxBlock, context.DeadlineExceeded)
+		}
+		p.mu.Lock()
+		if err != nil {
+			return err
 		}
 	}
-	defer p.mu.Unlock()
-	partition, err := p.partitionFor(r, topic)
-	if err != nil {
-		return err
-	}
-	tp := TopicPartition{r.Topic, partition}
-	q := p.parts[tp]
-	if q == nil {
-		q = &partitionQueue{tp: tp}
-		p.parts[tp] = q
-	}
-	ts := r.Timestamp.UnixMilli()
-	b := q.last()
-	if b == nil || b.built != nil || b.builder.SizeWith(ts, r.Key, r.Value, headers) > p.o.BatchBytes {
-		if b != nil && r.Partition < 0 && r.Key == nil {
-			delete(p.sticky, r.Topic) // a full batch: go on elsewhere
-		}
-		b = &batch{builder: record.NewBuilder(p.builderOptions()), born: time.Now()}
-		q.batches = append(q.batches, b)
-	}
-	b.builder.Append(ts, r.Key, r.Value, headers)
-	b.size += size
-	p.buffered += size
-	p.unsent++
-	b.done = append(b.done, func(offset, appendTime int64, err error) {
-		r.Partition, r.Offset = partition, offset
-		if appendTime >= 0 {
-			r.Timestamp = time.UnixMilli(appendTime)
-		}
-		if done != nil {
-			done(r, err)
-		}
-	})
-	p.signal()
 	return nil
 }
 
-func (p *Producer) builderOptions() record.BuilderOptions {
-	return record.BuilderOptions{LeaderEpoch: -1, Codec: p.o.Codec, Level: p.o.Level, Compressor: p.c.compressor}.NoProducer()
+// add puts a record into its partition's open batch. mu is held.
+func (p *Producer) add(r *Record, done func(*Record, error), info *Topic, size int) error {
+	t := p.topics[r.Topic]
+	if t == nil {
+		t = &producerTopic{sticky: -1}
+		p.topics[r.Topic] = t
+	}
+	partition, err := p.partitionFor(r, t, info, size)
+	if err != nil {
+		return err
+	}
+	for int(partition) >= len(t.parts) {
+		t.parts = append(t.parts, nil)
+	}
+	q := t.parts[partition]
+	if q == nil {
+		q = &partitionQueue{tp: TopicPartition{r.Topic, partition}, topic: t, acked: -1}
+		t.parts[partition] = q
+	}
+	p.headers = p.headers[:0]
+	for i := range r.Headers {
+		h := &r.Headers[i]
+		p.headers = append(p.headers, record.Header{Key: unsafe.Slice(unsafe.StringData(h.Key), len(h.Key)), Value: h.Value})
+	}
+	ts := r.Timestamp.UnixMilli()
+	var b *batch
+	if n := len(q.queue); n > 0 && !q.queue[n-1].closed {
+		b = q.queue[n-1]
+		if b.builder.Len()+size > p.o.BatchBytes && b.builder.SizeWith(ts, r.Key, r.Value, p.headers) > p.o.BatchBytes {
+			b.closed = true
+			b = nil
+			p.signal()
+		}
+	}
+	if b == nil {
+		b = p.newBatch()
+		q.queue = append(q.queue, b)
+		p.active[q] = struct{}{}
+		if len(q.queue) == 1 {
+			p.signal()
+		}
+	}
+	b.builder.Append(ts, r.Key, r.Value, p.headers)
+	b.records = append(b.records, produced{r, done})
+	b.size += size
+	p.buffered += size
+	r.Partition = partition
+	return nil
 }
 
-// partitionFor picks the partition: the record's own, by key, or the topic's sticky one.
-func (p *Producer) partitionFor(r *Record, t *Topic) (int32, error) {
-	n := len(t.Partitions)
+// newBatch begins a batch. mu is held.
+func (p *Producer) newBatch() *batch {
+	b := &batch{born: time.Now(), sequence: -1, done: make(chan struct{})}
+	if n := len(p.free); n > 0 {
+		b.builder, p.free = p.free[n-1], p.free[:n-1]
+		b.builder.Reset(p.builderOptions())
+	} else {
+		b.builder = record.NewBuilder(p.builderOptions())
+	}
+	p.batches[b] = struct{}{}
+	return b
+}
+
+func (p *Producer) builderOptions() record.BuilderOptions {
+	return record.BuilderOptions{
+		LeaderEpoch: -1, Codec: p.o.Codec, Level: p.o.Level, Compressor: p.c.compressor, Transactional: p.o.TransactionalID != "",
+	}.NoProducer()
+}
+
+// partitionFor picks the partition: the record's own, the partitioner's, by key, or the topic's sticky one. mu is held.
+func (p *Producer) partitionFor(r *Record, t *producerTopic, info *Topic, size int) (int32, error) {
+	n := len(info.Partitions)
+	pick := r.Partition
 	switch {
 	case n == 0:
 		return 0, fmt.Errorf("topic %q has no partitions", r.Topic)
-	case r.Partition >= 0:
-		if int(r.Partition) >= n {
-			return 0, fmt.Errorf("topic %q has %d partitions, no partition %d: %w", r.Topic, n, r.Partition, UnknownTopicOrPartition)
-		}
-		return r.Partition, nil
+	case pick >= 0:
+	case p.o.Partitioner != nil:
+		pick = p.o.Partitioner(r, n)
 	case r.Key != nil:
 		return PartitionForKey(r.Key, n), nil
-	}
-	if s, ok := p.sticky[r.Topic]; ok && int(s) < n {
-		return s, nil
-	}
-	// Only partitions that have a leader, if there are any.
-	var up []int32
-	for _, pt := range t.Partitions {
-		if pt.Leader >= 0 {
-			up = append(up, pt.ID)
+	default:
+		if t.sticky < 0 || int(t.sticky) >= n || t.left <= 0 {
+			t.sticky, t.left = p.choose(t, info), p.o.BatchBytes
 		}
+		t.left -= size
+		return t.sticky, nil
 	}
-	if len(up) == 0 {
-		up = []int32{int32(p.c.random(n))}
+	if pick < 0 || int(pick) >= n {
+		return 0, fmt.Errorf("topic %q has %d partitions, no partition %d: %w", r.Topic, n, pick, UnknownTopicOrPartition)
 	}
-	s := up[p.c.random(len(up))]
-	p.sticky[r.Topic] = s
-	return s, nil
+	return pick, nil
 }
 
-func (q *partitionQueue) last() *batch {
-	if len(q.batches) == 0 {
-		return nil
+// choose draws the next partition for records without a key: of those that have a leader, the more likely the shorter the
+// queue (KIP-794).
+func (p *Producer) choose(t *producerTopic, info *Topic) int32 {
+	longest, up := 0, 0
+	load := func(id int32) int {
+		if int(id) >= len(t.parts) || t.parts[id] == nil {
+			return 0
+		}
+		return len(t.parts[id].queue)
 	}
-	return q.batches[len(q.batches)-1]
+	for i := range info.Partitions {
+		if pt := &info.Partitions[i]; pt.Leader >= 0 {
+			longest = max(longest, load(pt.ID))
+			up++
+		}
+	}
+	if up == 0 {
+		return int32(p.c.random(len(info.Partitions)))
+	}
+	total := 0
+	for i := range info.Partitions {
+		if pt := &info.Partitions[i]; pt.Leader >= 0 {
+			total += longest + 1 - load(pt.ID)
+		}
+	}
+	x := p.c.random(total)
+	for i := range info.Partitions {
+		if pt := &info.Partitions[i]; pt.Leader >= 0 {
+			if x -= longest + 1 - load(pt.ID); x < 0 {
+				return pt.ID
+			}
+		}
+	}
+	return info.Partitions[0].ID
 }
 
 // ProduceSync produces records and waits for all. The error is the first failure; each record has its offset.
@@ -295,39 +452,76 @@ func (p *Producer) ProduceSync(ctx context.Context, records ...*Record) error {
 	}
 }
 
-// Flush waits until everything produced so far is done.
+// Future is a record on its way.
+type Future struct {
+	done chan struct{}
+	r    *Record
+	err  error
+}
+
+// Done is closed when it is known what became of the record.
+func (f *Future) Done() <-chan struct{} { return f.done }
+
+// Wait returns the record as it was written, or why it wasn't.
+func (f *Future) Wait(ctx context.Context) (*Record, error) {
+	select {
+	case <-f.done:
+		return f.r, f.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// Send is Produce with a future instead of a callback.
+func (p *Producer) Send(ctx context.Context, r *Record) (*Future, error) {
+	f := &Future{done: make(chan struct{})}
+	err := p.Produce(ctx, r, func(r *Record, err error) {
+		f.r, f.err = r, err
+		close(f.done)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// Flush waits until everything produced before it is done, well or not.
 func (p *Producer) Flush(ctx context.Context) error {
 	p.mu.Lock()
 	p.flushing++
+	waits := make([]chan struct{}, 0, len(p.batches))
+	for b := range p.batches {
+		b.closed = true // what comes later is not waited for
+		waits = append(waits, b.done)
+	}
 	p.mu.Unlock()
+	p.signal()
 	defer func() {
 		p.mu.Lock()
 		p.flushing--
 		p.mu.Unlock()
 	}()
-	p.signal()
-	for {
-		p.mu.Lock()
-		idle, n := p.idle, p.unsent
-		p.mu.Unlock()
-		if n == 0 {
-			return nil
-		}
+	for _, w := range waits {
 		select {
-		case <-idle:
+		case <-w:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
+	return nil
 }
 
-// Close flushes and stops; what can't be delivered until ctx ends fails with ErrClosed.
+// Close flushes and stops; what can't be delivered until ctx ends fails with ErrClosed. A transaction that is open is left to the
+// cluster to abort.
 func (p *Producer) Close(ctx context.Context) error {
 	err := p.Flush(ctx)
 	p.mu.Lock()
 	p.closed = true
+	close(p.room)
+	p.room = make(chan struct{})
 	p.mu.Unlock()
 	p.cancel(ErrClosed)
+	p.c.pool.drop(p.lane)
 	p.wg.Wait()
 	return err
 }
@@ -339,317 +533,93 @@ func (p *Producer) signal() {
 	}
 }
 
-// run is the producer's one goroutine of its own: it decides what is sent; a goroutine per request waits for the answer.
-func (p *Producer) run() {
-	defer p.wg.Done()
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	for {
-		next := p.sendReady(time.Now())
-		timer.Reset(next)
-		select {
-		case <-p.wake:
-		case <-timer.C:
-		case <-p.ctx.Done():
-			p.failAll(ErrClosed)
-			return
-		}
-	}
-}
-
-// sendReady sends what is ready and returns how long nothing else will be.
-func (p *Producer) sendReady(now time.Time) time.Duration {
-	next := time.Hour
-	var ready []*partitionQueue
-	p.mu.Lock()
-	var expired []func()
-	for tp, q := range p.parts {
-		for len(q.batches) > 0 && !q.inFlight && now.Sub(q.batches[0].born) >= p.o.DeliveryTimeout {
-			b := q.batches[0]
-			q.batches = q.batches[1:]
-			if b.built != nil {
-				p.id.ok = false // it may have arrived: its sequence numbers must not be used again
-			}
-			expired = append(expired, p.finish(b, fmt.Errorf("deliver to %v: not within %v: %w", tp, p.o.DeliveryTimeout, RequestTimedOut)))
-		}
-		if len(q.batches) == 0 || q.inFlight {
-			continue
-		}
-		b := q.batches[0]
-		at := q.notBefore
-		if lingers := b.born.Add(p.o.Linger); p.flushing == 0 && b.built == nil && len(q.batches) == 1 && b.builder.Len() < p.o.BatchBytes && lingers.After(at) {
-			at = lingers
-		}
-		if wait := at.Sub(now); wait > 0 {
-			next = min(next, wait)
-			continue
-		}
-		q.inFlight = true
-		ready = append(ready, q)
-	}
-	p.mu.Unlock()
-	for _, f := range expired {
-		f()
-	}
-	if len(ready) > 0 {
-		p.wg.Add(1)
-		go func() {
-			defer p.wg.Done()
-			p.send(ready)
-		}()
-	}
-	return next
-}
-
-// send finds the leaders and sends one request to each.
-func (p *Producer) send(ready []*partitionQueue) {
-	if err := p.ensureID(); err != nil {
-		for _, q := range ready {
-			p.result(q, 0, -1, err)
-		}
-		return
-	}
-	byNode := map[int32][]*partitionQueue{}
-	for _, q := range ready {
-		_, part, err := p.c.partitionOf(p.ctx, q.tp)
-		if err != nil {
-			p.result(q, 0, -1, err)
-			continue
-		}
-		byNode[part.Leader] = append(byNode[part.Leader], q)
-	}
-	var wg sync.WaitGroup
-	for node, queues := range byNode {
-		wg.Go(func() { p.sendTo(node, queues) })
-	}
-	wg.Wait()
-}
-
-// ensureID gets the producer id that idempotence needs.
-func (p *Producer) ensureID() error {
-	p.mu.Lock()
-	ok := p.id.ok || p.o.DisableIdempotence
-	p.mu.Unlock()
-	if ok {
+// build makes a batch's bytes, once: a retry must carry the same sequence numbers.
+func (b *batch) build() error {
+	if b.built != nil {
 		return nil
 	}
-	req := kmsg.NewPtrInitProducerIDRequest()
-	req.TransactionTimeoutMillis, req.ProducerID, req.ProducerEpoch = int32(p.o.DeliveryTimeout.Milliseconds()), -1, -1
-	resp, err := exchange[*kmsg.InitProducerIDResponse](p.ctx, p.c, toAny, req)
-	if err != nil {
-		return err
-	}
-	if err := errorOf(resp.ErrorCode, nil); err != nil {
-		return fmt.Errorf("get a producer id: %w", err)
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.id.ok {
-		p.id = producerID{resp.ProducerID, resp.ProducerEpoch, true}
-		for _, q := range p.parts {
-			q.sequence = 0
-		}
-	}
-	return nil
-}
-
-func (p *Producer) sendTo(node int32, queues []*partitionQueue) {
-	req := kmsg.NewPtrProduceRequest()
-	req.Acks, req.TimeoutMillis = p.o.Acks.wire(), p.c.timeoutMillis()
-	to := toNode(node)
-	byName := map[string]*kmsg.ProduceRequestTopic{}
-	byTP := map[TopicPartition]*partitionQueue{}
-	names := map[UUID]string{}
-	for _, q := range queues {
-		b, err := p.build(q)
-		if err != nil {
-			p.result(q, 0, -1, err)
-			continue
-		}
-		t := byName[q.tp.Topic]
-		if t == nil {
-			t = &kmsg.ProduceRequestTopic{Topic: q.tp.Topic}
-			if info, ok := p.c.meta.get(q.tp.Topic); ok {
-				t.TopicID = info.ID
-			}
-			if t.TopicID == (UUID{}) {
-				to.highest = 12 // 13 names topics by id
-			}
-			names[t.TopicID] = q.tp.Topic
-			byName[q.tp.Topic] = t
-		}
-		t.Partitions = append(t.Partitions, kmsg.ProduceRequestTopicPartition{Partition: q.tp.Partition, Records: b.built})
-		byTP[q.tp] = q
-	}
-	if len(byTP) == 0 {
-		return
-	}
-	for _, n := range sortedKeys(byName) {
-		req.Topics = append(req.Topics, *byName[n])
-	}
-	resp, err := p.exchange(to, req)
-	if err != nil {
-		for _, q := range byTP {
-			p.result(q, 0, -1, err)
-		}
-		return
-	}
-	if resp != nil {
-		for _, t := range resp.Topics {
-			name := t.Topic
-			if resp.Version >= 13 {
-				name = names[t.TopicID]
-			}
-			for _, r := range t.Partitions {
-				tp := TopicPartition{name, r.Partition}
-				if q := byTP[tp]; q != nil {
-					delete(byTP, tp)
-					p.result(q, r.BaseOffset, r.LogAppendTime, produceError(&r))
-				}
-			}
-		}
-	}
-	for _, q := range byTP {
-		if resp == nil {
-			p.result(q, -1, -1, nil) // acks=0: nobody says more
-		} else {
-			p.result(q, 0, -1, &errConn{"produce to", fmt.Sprintf("broker %d", node), errors.New("no answer for the partition")})
-		}
-	}
-}
-
-func produceError(r *kmsg.ProduceResponseTopicPartition) error {
-	err := errorOf(r.ErrorCode, r.ErrorMessage)
-	if err == nil {
-		return nil
-	}
-	for _, e := range r.ErrorRecords {
-		if e.ErrorMessage != nil {
-			err = fmt.Errorf("%w (record %d: %s)", err, e.RelativeOffset, *e.ErrorMessage)
-		}
-	}
-	return err
-}
-
-// exchange sends a produce request; the response is nil without acks.
-func (p *Producer) exchange(to target, req *kmsg.ProduceRequest) (*kmsg.ProduceResponse, error) {
-	if req.Acks != 0 {
-		return exchange[*kmsg.ProduceResponse](p.ctx, p.c, to, req)
-	}
-	cn, _, err := p.c.connTo(p.ctx, to)
-	if err != nil {
-		return nil, err
-	}
-	if err := cn.choose(req, to.highest); err != nil {
-		return nil, err
-	}
-	_, err = cn.send(req, p.c.o.RequestTimeout, true)
-	return nil, err
-}
-
-// build makes the first batch's bytes, once: a retry must carry the same sequence numbers.
-func (p *Producer) build(q *partitionQueue) (*batch, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	b := q.batches[0]
-	if b.built != nil && (p.o.DisableIdempotence || b.pid == p.id) {
-		return b, nil
-	}
-	if !p.o.DisableIdempotence {
-		b.pid, b.sequence = p.id, q.sequence
-		b.builder.SetProducer(p.id.id, p.id.epoch, q.sequence)
+	if b.id.ok {
+		b.builder.SetProducer(b.id.id, b.id.epoch, b.sequence)
 	}
 	built, err := b.builder.Build()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	b.built = built
-	return b, nil
+	return nil
 }
 
-// result ends a try: done, or again later, or failed.
-func (p *Producer) result(q *partitionQueue, offset, appendTime int64, err error) {
-	p.mu.Lock()
-	b := q.batches[0]
-	q.inFlight = false
-	if errors.Is(err, DuplicateSequenceNumber) {
-		err, offset = nil, -1 // an earlier try got through
-	}
-	if err != nil && Retriable(err) && p.ctx.Err() == nil {
-		q.notBefore = time.Now().Add(p.c.backoff(q.attempts))
-		q.attempts++
-		p.mu.Unlock()
-		p.c.o.Logger.Debug("produce is tried again", "partition", q.tp.String(), "err", err)
-		if needsRefresh(err) {
-			p.c.meta.invalidate()
+// split halves a batch that was too large. Both halves keep the sequence numbers that their records had.
+func (p *Producer) split(b *batch) [2]*batch {
+	var out [2]*batch
+	half := len(b.records) / 2
+	for i, records := range [2][]produced{b.records[:half], b.records[half:]} {
+		n := p.newBatch()
+		n.born, n.closed, n.id = b.born, true, b.id
+		for _, r := range records {
+			headers := make([]record.Header, len(r.r.Headers))
+			n.size += len(r.r.Key) + len(r.r.Value) + overhead
+			for j, h := range r.r.Headers {
+				headers[j] = record.Header{Key: []byte(h.Key), Value: h.Value}
+				n.size += len(h.Key) + len(h.Value)
+			}
+			n.builder.Append(r.r.Timestamp.UnixMilli(), r.r.Key, r.r.Value, headers)
+			n.records = append(n.records, r)
 		}
-		p.signal()
+		if b.sequence >= 0 {
+			n.sequence = b.sequence
+			if i == 1 {
+				n.sequence = record.IncrementSequence(b.sequence, int32(half))
+			}
+		}
+		out[i] = n
+	}
+	return out
+}
+
+// finish takes a batch off the books. mu is held; whoever calls tells its records afterwards, without mu.
+func (p *Producer) finish(b *batch) {
+	p.buffered -= b.size
+	delete(p.batches, b)
+	if p.blocked > 0 {
+		close(p.room)
+		p.room = make(chan struct{})
+	}
+}
+
+// tell calls a batch's callbacks.
+func (p *Producer) tell(b *batch, offset, appendTime int64, err error) {
+	for i := range b.records {
+		r := b.records[i].r
+		switch {
+		case err != nil || offset < 0:
+			r.Offset = -1
+		default:
+			r.Offset = offset + int64(i)
+		}
+		if appendTime >= 0 && err == nil {
+			r.Timestamp = time.UnixMilli(appendTime)
+		}
+		if f := b.records[i].done; f != nil {
+			f(r, err)
+		}
+	}
+	p.mu.Lock()
+	if len(p.free) < 16 && b.builder.Len() <= 4<<20 {
+		p.free = append(p.free, b.builder)
+	}
+	b.builder, b.built, b.records = nil, nil, nil
+	p.mu.Unlock()
+	close(b.done)
+}
+
+var errDelivery = errors.New("not delivered in time")
+
+// bump begins a new epoch of the producer id, or, when there are no more, has another id asked for. mu is held.
+func (p *Producer) bump() {
+	if p.id.epoch == math.MaxInt16 {
+		p.id.ok = false
 		return
 	}
-	q.attempts, q.notBefore = 0, time.Time{}
-	q.batches = q.batches[1:]
-	n := int32(len(b.done))
-	if err == nil {
-		q.sequence = record.IncrementSequence(q.sequence, n)
-	} else if !p.o.DisableIdempotence {
-		// Sequence numbers were used that the broker may or may not have seen: begin anew with another producer id.
-		p.id.ok = false
-		err = fmt.Errorf("produce to %v: %w", q.tp, err)
-	}
-	p.finish(b, nil)
-	p.mu.Unlock()
-	for i, d := range b.done {
-		o := offset
-		if o >= 0 && err == nil {
-			o += int64(i)
-		}
-		if err != nil {
-			o = -1
-		}
-		d(o, appendTime, err)
-	}
-	p.release(n)
-	p.signal()
-}
-
-// finish takes a batch off the books; the function returned tells its records that they failed.
-func (p *Producer) finish(b *batch, err error) func() {
-	p.buffered -= b.size
-	close(p.room)
-	p.room = make(chan struct{})
-	return func() {
-		for _, d := range b.done {
-			d(-1, -1, err)
-		}
-		p.release(int32(len(b.done)))
-	}
-}
-
-// release counts records as done, after they were told.
-func (p *Producer) release(n int32) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.unsent -= int(n); p.unsent == 0 {
-		close(p.idle)
-		p.idle = make(chan struct{})
-	}
-}
-
-func (p *Producer) failAll(err error) {
-	p.mu.Lock()
-	var fs []func()
-	for _, q := range p.parts {
-		from := 0
-		if q.inFlight {
-			from = 1 // its own result will come
-		}
-		for _, b := range q.batches[min(from, len(q.batches)):] {
-			fs = append(fs, p.finish(b, err))
-		}
-		q.batches = q.batches[:min(from, len(q.batches))]
-	}
-	p.mu.Unlock()
-	for _, f := range fs {
-		f()
-	}
+	p.id.epoch++
 }
