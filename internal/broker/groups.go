@@ -17,6 +17,16 @@ func groupContext(r *network.Request) *group.Context {
 	return &group.Context{ClientID: r.ClientID, ClientHost: javaAddress(r.Conn.ClientAddr().Addr()), Version: r.Version}
 }
 
+// memberContext is groupContext for requests that may lead to looking up what regular expressions match.
+func (b *Broker) memberContext(r *network.Request) *group.Context {
+	ctx := groupContext(r)
+	if b.authorizer != nil {
+		who := requester(r)
+		ctx.Describes = func(topic string) bool { return b.authorizer.Would(who, security.Describe, security.Topic, topic) }
+	}
+	return ctx
+}
+
 // javaAddress is InetAddress.toString of an address without a host name: a slash and, for IPv6, all eight groups. That is how
 // Kafka stores and shows where a member runs.
 func javaAddress(a netip.Addr) string {
@@ -30,7 +40,7 @@ func (b *Broker) joinGroup(r *network.Request, q *kmsg.JoinGroupRequest, reply f
 		reply(resp)
 		return
 	}
-	b.groups.JoinGroup(groupContext(r), q, func(resp *kmsg.JoinGroupResponse) { reply(resp) })
+	b.groups.JoinGroup(b.memberContext(r), q, func(resp *kmsg.JoinGroupResponse) { reply(resp) })
 }
 
 // syncNamesProtocol is the version of SyncGroup that must say which protocol it is about (KIP-559).
@@ -146,7 +156,7 @@ func (b *Broker) consumerGroupHeartbeat(r *network.Request, q *kmsg.ConsumerGrou
 		reply(resp)
 		return
 	}
-	b.groups.ConsumerGroupHeartbeat(groupContext(r), q, func(resp *kmsg.ConsumerGroupHeartbeatResponse) { reply(resp) })
+	b.groups.ConsumerGroupHeartbeat(b.memberContext(r), q, func(resp *kmsg.ConsumerGroupHeartbeatResponse) { reply(resp) })
 }
 
 func (b *Broker) consumerGroupDescribe(r *network.Request, q *kmsg.ConsumerGroupDescribeRequest, reply func(kmsg.Response)) {
