@@ -9,8 +9,8 @@
 // Groups come in kinds. classicGroup is the protocol of JoinGroup and SyncGroup, whose members elect a leader that
 // assigns, and also the "simple" group that only stores offsets. Its membership is soft; what is stored is the outcome of a
 // rebalance. consumerGroup is that of KIP-848, whose members send one kind of heartbeat and whose every detail is a record.
-// modernGroup stands for share and streams groups: it keeps all their records, so that such groups are listed, their offsets
-// served and guarded, and their records handed on or removed as they should be.
+// streamsGroup is the like of it for Kafka Streams (KIP-1071). shareGroup keeps the records of share groups, so that such groups are
+// listed, and their records handed on or removed as they should be.
 //
 // # Consumer groups
 //
@@ -24,14 +24,22 @@
 // (migrate.go): it becomes a consumer group when the first member of the new kind joins, and a classic group when the
 // last one has left.
 //
-// Invariants: all timeline state (which groups there are, all offsets, consumer and modern groups) changes in Replay alone, except
-// that JoinGroup enters a new classic group at once, and a consumer group becomes a classic one at once, and their records have
-// Applied set; a member is answered exactly once for each request; what is kept of a request is copied; iteration that can be
+// # Streams groups
+//
+// The members of a streams group say what they compute, and the coordinator decides what that needs (streams_topology.go): how many
+// tasks there are, and which internal topics, whose creation is the broker's business. Tasks are assigned (streams_assignor.go) and
+// handed over (streams_reconcile.go) much as partitions are in consumer groups, but in roles, and with regard to processes, whose
+// members share a directory. As in Kafka 4.4, warm-up tasks are stored and never assigned.
+//
+// Invariants: all timeline state (which groups there are, all offsets, groups of the other kinds) changes in Replay alone, except
+// that JoinGroup enters a new classic group at once, and an empty or left group becomes a classic one at once, and their records have
+// Applied set, and that a heartbeat of a streams group notes what its topology means at present; a member is answered exactly once for each request; what is kept of a request is copied; iteration that can be
 // seen outside is in an order that only the requests decide; what lies on the timeline as a value (members, partitions) is
 // immutable.
 //
 // KIPs: 62 (rebalance timeout), 134 (initial delay), 211 (expiry of offsets), 229 (DeleteGroups), 345 (static members),
 // 389 (maximum size), 394 (MEMBER_ID_REQUIRED), 447 (pending offsets), 496 (OffsetDelete), 518 (ListGroups by state),
 // 709 (several groups in OffsetFetch), 800 (reasons), 814 (skipped assignment), 848 (consumer groups), 1043 (group ids that aren't
-// there), 1082 (member ids made by clients), 1101 (metadata hash), 1263 (assignment interval).
+// there), 1071 (streams groups), 1082 (member ids made by clients), 1101 (metadata hash), 1263 (assignment interval), 1357 (names of
+// task assignors).
 package group
