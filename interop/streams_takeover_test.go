@@ -95,10 +95,7 @@ func TestStreamsTakeover(t *testing.T) {
 		res.Configs = []kmsg.IncrementalAlterConfigsRequestResourceConfig{{Name: "streams.num.standby.replicas", Value: kmsg.StringPtr("1")}}
 		settings.Resources = append(settings.Resources, res)
 		s.must(t, settings)
-		find := kmsg.NewPtrFindCoordinatorRequest()
-		find.Version, find.CoordinatorKeys = 4, []string{g}
-		s.must(t, find)
-		s.awaitLeaders(t, "__consumer_offsets")
+		s.awaitGroups(t)
 
 		m1, m2 := &streamsMember{s: s, group: g, id: "m1"}, &streamsMember{s: s, group: g, id: "m2"}
 		i2 := "i2"

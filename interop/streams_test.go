@@ -219,14 +219,7 @@ func TestStreamsGroups(t *testing.T) {
 	p := threads{startPair(t, patient...)}
 	p.createTopics(t, 2, nil, "in", "other")
 	p.createTopics(t, 3, nil, "wide")
-	p.both(func(s *side) {
-		s.must(t, func() kmsg.Request {
-			r := kmsg.NewPtrFindCoordinatorRequest()
-			r.Version, r.CoordinatorKeys = 4, []string{"g"}
-			return r
-		}())
-		s.awaitLeaders(t, "__consumer_offsets")
-	})
+	p.both(func(s *side) { s.awaitGroups(t) })
 	t.Run("Refused", func(t *testing.T) { streamsRefused(t, p) })
 	t.Run("Topologies", func(t *testing.T) { streamsTopologies(t, p) })
 	t.Run("Life", func(t *testing.T) { streamsLife(t, p) })
@@ -237,6 +230,28 @@ func TestStreamsGroups(t *testing.T) {
 	t.Logf("%d questions", p.steps)
 	t.Run("Records", func(t *testing.T) { streamsRecords(t, p) })
 	t.Run("Tools", func(t *testing.T) { streamsTools(t, p) })
+}
+
+// awaitGroups waits until the node answers for groups of all partitions of __consumer_offsets.
+func (s *side) awaitGroups(t *testing.T) {
+	t.Helper()
+	find := kmsg.NewPtrFindCoordinatorRequest()
+	find.Version, find.CoordinatorKeys = 4, []string{"g"}
+	s.must(t, find)
+	s.awaitLeaders(t, "__consumer_offsets")
+	describe := kmsg.NewPtrStreamsGroupDescribeRequest()
+	for i := range 32 { // surely one in each partition
+		describe.Groups = append(describe.Groups, fmt.Sprintf("nobody-%d", i))
+	}
+	streamsEventually(t, func() string {
+		for _, g := range s.must(t, describe).(*kmsg.StreamsGroupDescribeResponse).Groups {
+			const groupIDNotFound = 69
+			if g.ErrorCode != groupIDNotFound {
+				return fmt.Sprintf("%s: group %s has no coordinator: error %d", s.name, g.Group, g.ErrorCode)
+			}
+		}
+		return ""
+	})
 }
 
 // streamsRefused are requests that are refused whatever the group.
