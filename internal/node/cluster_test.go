@@ -34,6 +34,7 @@ type cluster struct {
 	cfgs  map[int]*config.Broker
 	mu    sync.Mutex // guards nodes
 	nodes map[int]*Node
+	hooks map[int]func(vfs.Op) error // look at what nodes do to their disks
 }
 
 func nodeIP(id int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(id)}) }
@@ -106,6 +107,9 @@ func (c *cluster) start(ids ...int) {
 				Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
 					return c.net.DialFrom(ctx, nodeIP(id), network, addr)
 				}}
+			if h := c.hooks[id]; h != nil {
+				o.FS = vfs.Hook(o.FS, h)
+			}
 			if os.Getenv("GREGOR_TEST_LOG") != "" {
 				o.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("me", id)
 			}
