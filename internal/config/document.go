@@ -26,6 +26,7 @@ func Document(w io.Writer) error {
 		{"Offsets, transactions, producer ids", true, [][]Key{coordinatorKeys}},
 		{"Groups", true, [][]Key{groupKeys}},
 		{"Security", true, [][]Key{securityKeys}},
+		{"Of the authorizer", true, [][]Key{authorizerKeys}},
 		{"Tiered storage", true, [][]Key{remoteKeys, remoteMetadataKeys}},
 		{"Process", true, [][]Key{serverKeys}},
 		{"Of a topic", false, [][]Key{topicKeys}},

@@ -6,7 +6,7 @@ var networkKeys = []Key{
 		"Addresses that clients and other brokers are told to connect to, when they differ from those listened on."},
 	{"connections.max.idle.ms", Long, "600000", nil, Medium, Honoured,
 		"Milliseconds without traffic after which a connection is closed."},
-	{"early.start.listeners", List, null, listOf{emptyOK: true, nullOK: true}, High, ReadOnly,
+	{"early.start.listeners", List, null, listOf{emptyOK: true, nullOK: true}, High, Honoured,
 		"Listeners that accept connections before the authorizer has loaded; by default the controller listeners."},
 	{"fetch.max.bytes", Int, "57671680", atLeast(1024), Medium, Honoured,
 		"Most bytes that one fetch response holds, although the first batch is returned even when it alone is larger."},

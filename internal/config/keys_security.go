@@ -1,9 +1,18 @@
 package config
 
+// authorizerKeys are settings of the authorizer. Kafka's broker doesn't know them, only the plugin does: to clients they are
+// settings that nobody knows.
+var authorizerKeys = []Key{
+	{"super.users", String, "", nil, Medium, Honoured,
+		"Principals that may do everything, as User:name, with semicolons between them. In a quorum of several controllers theirs must be among them: they talk before they know of any rule."},
+	{"allow.everyone.if.no.acl.found", Boolean, "false", nil, Medium, Honoured,
+		"Whether everybody may do everything with a resource that no access control entry is about."},
+}
+
 // securityKeys: TLS, SASL, authorisation, delegation tokens.
 var securityKeys = []Key{
-	{"authorizer.class.name", String, "", nonNull{}, Low, ReadOnly,
-		"Authorizer to use; org.apache.kafka.metadata.authorizer.StandardAuthorizer keeps its rules in the cluster metadata."},
+	{"authorizer.class.name", String, "", nonNull{}, Low, Honoured,
+		"Authorizer to use; org.apache.kafka.metadata.authorizer.StandardAuthorizer, which keeps its rules in the cluster metadata, or none."},
 	{"connection.failed.authentication.delay.ms", Int, "100", atLeast(0), Low, ReadOnly,
 		"Milliseconds by which the close of a connection that failed to authenticate is delayed."},
 	{"connections.max.reauth.ms", Long, "0", nil, Medium, ReadOnly,

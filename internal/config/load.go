@@ -123,12 +123,13 @@ func (b *Broker) NotHonoured() []string {
 	return out
 }
 
-// UnknownKeys lists the keys that are set and that neither Kafka nor gregor knows. Kafka accepts them silently, because
+// UnknownKeys lists the keys that are set and that neither Kafka, its authorizer nor gregor knows. Kafka accepts them silently, because
 // plugins read them; so do we.
 func (b *Broker) UnknownKeys() []string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(b.layers.static)) {
-		if lookupBroker(name) == nil {
+		isName := func(k Key) bool { return k.Name == name }
+		if lookupBroker(name) == nil && !slices.ContainsFunc(authorizerKeys, isName) {
 			out = append(out, name)
 		}
 	}
