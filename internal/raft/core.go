@@ -74,6 +74,8 @@ type Core struct {
 	// electionDeadline ends the role of a voter that is unattached, prospective, candidate or resigned; zero is never.
 	electionDeadline time.Time
 	votes            map[int32]bool // nominee: the answers so far, own vote included
+	absent           map[int32]bool // nominee: voters that refused connections since it asks for votes
+	hurried          bool           // nominee: the election ends sooner, since it can't be won
 	follow           followState
 	lead             *leaderState // nil unless Leader
 	unacked          map[int32]bool
@@ -443,7 +445,7 @@ func (c *Core) becomeProspective(now time.Time) {
 	voted := c.voted
 	c.transition(Prospective, c.epoch, c.leader, endpoints, voted)
 	c.electionDeadline = now.Add(c.randomElectionTimeout())
-	c.votes = map[int32]bool{c.cfg.NodeID: true}
+	c.openVotes()
 	c.resetPeers()
 	c.maybeWin(now)
 }
@@ -464,7 +466,7 @@ func (c *Core) becomeCandidateAgain(now time.Time) {
 func (c *Core) campaign(now time.Time) {
 	c.persist()
 	c.electionDeadline = now.Add(c.randomElectionTimeout())
-	c.votes = map[int32]bool{c.cfg.NodeID: true}
+	c.openVotes()
 	c.resetPeers()
 	c.maybeWin(now)
 }
@@ -512,7 +514,7 @@ func (c *Core) leave() {
 		}
 		c.follow = followState{}
 	}
-	c.votes, c.unacked, c.successors = nil, nil, nil
+	c.votes, c.absent, c.hurried, c.unacked, c.successors = nil, nil, false, nil, nil
 }
 
 // tellLeader reports a change of leader or epoch. A resigned leader is not reported as the leader.

@@ -8,6 +8,11 @@ import (
 	"gregor/internal/uuid"
 )
 
+// openVotes begins to count votes, with its own.
+func (c *Core) openVotes() {
+	c.votes, c.absent, c.hurried = map[int32]bool{c.cfg.NodeID: true}, make(map[int32]bool), false
+}
+
 // votesWon and votesLost say whether the nominee has a majority of the voters in force, or can't get one any more.
 func (c *Core) votesWon() bool { return c.countVotes(true) >= c.view.lastVoters().Majority() }
 func (c *Core) votesLost() bool {
@@ -23,6 +28,33 @@ func (c *Core) countVotes(granted bool) int {
 		}
 	}
 	return n
+}
+
+// hurry ends an election soon, and another one may begin, when it can't be won for now: some have denied their votes and too many
+// of the others refuse connections. So it is when two of three see their leader die, stand in the same moment and deny each other
+// their votes. The time left is random, and longer each time. As long as nobody denies a vote those who are not there may yet come
+// and grant theirs.
+//
+// Differs from Kafka, where the election times out (controller.quorum.election.timeout.ms).
+func (c *Core) hurry(now time.Time) {
+	denied := c.countVotes(false)
+	if denied == 0 || c.hurried || c.role != Candidate && c.role != Prospective {
+		return
+	}
+	voters, absent := c.view.lastVoters(), 0
+	for _, v := range voters {
+		if _, answered := c.votes[v.ID]; !answered && c.absent[v.ID] {
+			absent++
+		}
+	}
+	if absent == 0 || len(voters)-denied-absent >= voters.Majority() {
+		return
+	}
+	c.hurried = true
+	if at := c.afterEvidence(now); at.Before(c.electionDeadline) {
+		c.log.Info("the election can't be won now", "leader_epoch", c.epoch, "denied", denied, "absent", absent, "ends_in", at.Sub(now))
+		c.electionDeadline = at
+	}
 }
 
 // maybeWin takes the next step when a majority has granted its votes.
@@ -143,8 +175,14 @@ func (c *Core) vote(now time.Time, r *kmsg.VoteRequest, p *kmsg.VoteRequestTopic
 	candidate := ReplicaKey{p.CandidateID, p.CandidateDirectoryID}
 	upToDate := OffsetAndEpoch{p.LastOffset, p.LastOffsetEpoch}.Compare(c.view.endPoint()) >= 0
 	granted = c.canGrant(candidate, upToDate, preVote)
-	if granted && !preVote && c.voted.ID < 0 {
+	switch {
+	case granted && !preVote && c.voted.ID < 0:
 		c.grant(now, candidate)
+	case granted && c.role == Follower && c.evidence > 0:
+		// Both have seen the leader go, and this one was slower: it doesn't stand as well, unless nothing comes of it.
+		if at := now.Add(evidenceDelay + time.Duration(c.rng.Int64N(int64(evidenceDelay)))); at.After(c.follow.fetchDeadline) {
+			c.follow.fetchDeadline = at
+		}
 	}
 	c.log.Info("vote asked for", "candidate", candidate.String(), "leader_epoch", p.CandidateEpoch, "pre_vote", preVote, "granted", granted)
 	return 0, granted
@@ -178,7 +216,7 @@ func (c *Core) grant(now time.Time, candidate ReplicaKey) {
 	c.voted = candidate
 	c.electionDeadline = now.Add(c.randomElectionTimeout())
 	if c.role == Prospective {
-		c.votes = map[int32]bool{c.cfg.NodeID: true}
+		c.openVotes()
 	}
 	c.persist()
 }
@@ -220,6 +258,8 @@ func (c *Core) voteAnswered(now time.Time, p *peer, r *kmsg.VoteResponse) bool {
 		c.maybeWin(now)
 	} else if c.role == Prospective && c.votesLost() {
 		c.afterLostPreVote(now)
+	} else {
+		c.hurry(now)
 	}
 	return true
 }

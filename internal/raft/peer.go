@@ -167,6 +167,10 @@ func (c *Core) failed(now time.Time, p *peer, ev Responded) {
 	if c.role == Resigned {
 		delete(c.unacked, p.ID) // nobody is there to hear it
 	}
+	if c.role == Candidate || c.role == Prospective {
+		c.absent[p.ID] = true
+		c.hurry(now)
+	}
 	c.peerLost(now, p.ID)
 }
 
@@ -182,12 +186,16 @@ func (c *Core) peerLost(now time.Time, id int32) {
 		return
 	}
 	c.follow.fetched = false // others who have seen the same may be granted a pre-vote
-	span := min(evidenceDelay<<min(c.evidence, 6), c.cfg.ElectionTimeout)
-	c.evidence++
-	at := now.Add(time.Duration(c.rng.Int64N(int64(span) + 1)))
-	if at.Before(c.follow.fetchDeadline) {
+	if at := c.afterEvidence(now); at.Before(c.follow.fetchDeadline) {
 		c.follow.fetchDeadline = at
 	}
+}
+
+// afterEvidence is a random time, later the more evidence there was since the last successful fetch.
+func (c *Core) afterEvidence(now time.Time) time.Time {
+	span := min(evidenceDelay<<min(c.evidence, 6), c.cfg.ElectionTimeout)
+	c.evidence++
+	return now.Add(time.Duration(c.rng.Int64N(int64(span) + 1)))
 }
 
 // evidenceDelay bounds the first random delay before a pre-vote on evidence. It is long enough that followers who see the
