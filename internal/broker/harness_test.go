@@ -91,6 +91,11 @@ func newWorld(tb testing.TB, props map[string]string) *world {
 			AssignmentInterval: c.ConsumerAssignmentInterval}
 	}
 	groupConfig.InitialRebalanceDelay = cfg.GroupCoordinator.InitialRebalanceDelay
+	groupConfig.StreamsGroup = func(own map[string]string) group.StreamsSettings {
+		c, s := cfg.GroupWith(own), group.DefaultStreamsSettings()
+		s.InitialDelay, s.AssignmentInterval = c.StreamsInitialDelay, c.StreamsAssignmentInterval
+		return s
+	}
 	groups := group.New(group.Options{Log: replicas.CoordinatorLog(offsetsTopic), Clock: clock.System, Rand: crand.Reader,
 		Config: groupConfig, Linger: -1})
 	w.groups = groups

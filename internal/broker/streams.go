@@ -182,7 +182,7 @@ func (s *streamsTopics) create(b *Broker, from Client, topics []kmsg.CreateTopic
 		for i := range q.Topics {
 			delete(s.inflight, q.Topics[i].Topic)
 			if err != nil {
-				s.failed[q.Topics[i].Topic] = failedCreation{err.Error(), until}
+				s.failed[q.Topics[i].Topic] = failedCreation{api.MessageOf(err), until}
 			}
 		}
 		if err != nil {
