@@ -26,6 +26,13 @@ import (
 var running sync.Map
 
 func main() {
+	if is, err := clientMain(); is {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM)
 	go func() {
@@ -88,7 +95,7 @@ func run(args []string) error {
 	dir := f.String("dir", filepath.Join(os.TempDir(), "gregor-bench"), "directory for the servers' files, some 10 GiB; deleted in the end")
 	port := f.Int("port", 19490, "port of the servers; the next two are used too")
 	warm := f.Int("warm", 3, "rounds of warming up Kafka before the loads, which its virtual machine needs to compile its code")
-	profiles := f.String("profile", "", "write a CPU profile of gregor during each workload to this directory")
+	profiles := f.String("profile", "", "write a CPU profile of gregor, and of each client, during each workload to this directory")
 	quiet := f.Duration("quiet", 5*time.Second, "how long to wait before each workload for the machine to become quiet")
 	report := f.Bool("report", false, "measure nothing: make the table of the TSV files given as arguments, in -out if that is set")
 	if err := f.Parse(args); err != nil {
@@ -157,7 +164,7 @@ func run(args []string) error {
 	}
 	tune()
 	err = b.all(kinds, *rounds, *manyRounds, counts, *out)
-	fmt.Println(table(b.figures))
+	fmt.Println(table(b.figures) + "\n" + clientTable(b.figures))
 	return err
 }
 
@@ -176,7 +183,7 @@ func (b *bench) all(kinds []kind, rounds, manyRounds int, counts []int, out stri
 	for b.round = 1; b.round <= max(rounds, manyRounds); b.round++ {
 		var parts []func(kind) error
 		if b.round <= rounds {
-			parts = append(parts, b.startup, b.load, b.quorum)
+			parts = append(parts, b.startup, b.load, b.clients, b.quorum)
 			if err := b.limits(); err != nil {
 				return err
 			}
