@@ -70,6 +70,9 @@ func passing(err error) bool {
 	return isFull(err) || isOutOfFiles(err) || errors.Is(err, errClosed) || errors.Is(err, fs.ErrClosed)
 }
 
+// Passing says whether an I/O error says nothing about the health of the disk: what has failed may work a moment later.
+func Passing(err error) bool { return passing(err) }
+
 // damaged says whether an error tells of what a file holds, and not of the disk: a batch or an index entry that cannot be, or
 // a file that ends too early. It fails whoever needs those bytes, and nobody else.
 func damaged(err error) bool {

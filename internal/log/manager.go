@@ -42,6 +42,9 @@ type Options struct {
 	TopicConfig func(topic string) Config
 	// Known says whether this node should have the replica; the directories of others become strays. nil knows all.
 	Known func(tp TopicPartition, topicID uuid.UUID) bool
+	// Placed is the directory that the metadata names for a replica, Zero if none. It decides between two of one partition; nil
+	// can't, and they stop the start.
+	Placed func(tp TopicPartition, topicID uuid.UUID) uuid.UUID
 	// ProducerIDExpiration is producer.id.expiration.ms; 0 is a day.
 	ProducerIDExpiration time.Duration
 	// VerifyTransactions refuses transactional appends that were not verified with the coordinator
@@ -250,9 +253,11 @@ func (m *Manager) open(ctx context.Context) error {
 		return err
 	}
 	for _, d := range m.dirs {
-		for tp, l := range d.logs {
-			if other, dup := m.logs.LoadOrStore(tp, l); dup {
-				return fatalf("partition %s is both in %s and in %s", tp, l.Dir(), other.(*Log).Dir())
+		for _, l := range d.each(false) {
+			if other, dup := m.logs.LoadOrStore(l.tp, l); dup {
+				if err := m.settleTwice(other.(*Log), l); err != nil {
+					return err
+				}
 			}
 		}
 	}
@@ -702,13 +707,40 @@ func (m *Manager) Delete(tp TopicPartition) error {
 }
 
 // retire renames a log's directory for deletion and closes it.
-func (m *Manager) retire(l *Log) error {
+func (m *Manager) retire(l *Log) error { return m.retireAs(l, kindDelete) }
+
+// settleTwice decides between two logs of one partition. A directory that was offline for a time may come back with a replica
+// that has been moved away meanwhile and made anew in another: the one counts that the metadata names, the other is set aside.
+func (m *Manager) settleTwice(a, b *Log) error {
+	var named uuid.UUID
+	if m.o.Placed != nil {
+		named = m.o.Placed(b.tp, b.TopicID())
+	}
+	keep, other := a, b
+	if b.DirID() == named {
+		keep, other = b, a
+	}
+	if keep.DirID() != named {
+		return fatalf("partition %s is both in %s and in %s", b.tp, b.Dir(), a.Dir())
+	}
+	m.logs.Store(keep.tp, keep)
+	m.e.logger.Warn("a partition is in two directories; the one that the metadata doesn't name is set aside", "partition", keep.tp.String(),
+		"kept", keep.Dir(), "set_aside", other.Dir())
+	d := other.parent
+	d.mu.Lock()
+	delete(d.logs, other.tp)
+	d.noteStaleLocked(other.tp)
+	d.mu.Unlock()
+	return m.retireAs(other, kindStray)
+}
+
+func (m *Manager) retireAs(l *Log, kind dirKind) error {
 	d := l.parent
 	u, err := uuid.New(randReader{m.e})
 	if err != nil {
 		return err
 	}
-	to := d.file(suffixedDirName(l.tp, u, kindDelete))
+	to := d.file(suffixedDirName(l.tp, u, kind))
 	// Flushes and readers open files by their names: one that finds the directory gone would take the disk for broken.
 	l.flushing.Lock()
 	defer l.flushing.Unlock()
@@ -732,7 +764,9 @@ func (m *Manager) retire(l *Log) error {
 	for _, s := range l.segs() {
 		s.close(m.e.files, true) // with the last slice, or a file that is removed would keep its room on the disk
 	}
-	m.removeAfter(d, to)
+	if kind == kindDelete {
+		m.removeAfter(d, to)
+	}
 	return nil
 }
 

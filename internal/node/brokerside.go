@@ -215,6 +215,7 @@ func (n *Node) openLogs(ctx context.Context) error {
 		RecoveryThreads:      int(c.RecoveryThreadsPerDir),
 		TopicConfig:          func(topic string) log.Config { t := n.topicConfig(img, topic); return replica.LogConfig(&t) },
 		Known:                func(tp log.TopicPartition, id uuid.UUID) bool { return known(img, c.NodeID, tp, id) },
+		Placed:               func(tp log.TopicPartition, id uuid.UUID) uuid.UUID { return placed(img, c.NodeID, tp, id) },
 		ProducerIDExpiration: c.ProducerIDExpiration,
 		MaxRecordBytes:       c.Topic.MaxDecompressedMessageBytes,
 		DeleteDelay:          c.Topic.FileDeleteDelay,
@@ -253,6 +254,16 @@ func known(img *metadata.Image, node int32, tp log.TopicPartition, id uuid.UUID)
 	}
 	p := t.Partition(tp.Partition)
 	return p != nil && slices.Contains(p.Replicas, node)
+}
+
+// placed is the log directory that the metadata names for a replica on this node.
+func placed(img *metadata.Image, node int32, tp log.TopicPartition, id uuid.UUID) uuid.UUID {
+	p := img.Topics.ByID(id).Partition(tp.Partition)
+	if p == nil {
+		return uuid.Zero
+	}
+	dir, _ := p.Directory(node)
+	return dir
 }
 
 // recoveryProgress adds up the progress of the directories.

@@ -76,6 +76,7 @@ type Manager struct {
 	topics *topicTable
 
 	publishMu sync.Mutex // one Publish or config change at a time
+	reopening bool       // a look at replicas that could not be opened is due; guarded by publishMu
 
 	// ISRCounts counts what became of changes of ISRs; telemetry reads it.
 	ISRCounts ISRCounts
@@ -92,7 +93,8 @@ type Topic struct {
 	config atomic.Pointer[config.Topic]
 	// parts is indexed by partition; nil where this broker has no replica. It is replaced as a whole.
 	parts atomic.Pointer[[]*Partition]
-	// offline lists partitions whose log could not be opened; guarded by Manager.publishMu for writing.
+	// offline lists partitions whose log could not be opened, true where that may work later; guarded by Manager.publishMu for
+	// writing.
 	offline atomic.Pointer[map[int32]bool]
 }
 
@@ -234,8 +236,10 @@ func (m *Manager) Partition(topic string, id int32) (*Partition, error) {
 		}
 		return p, nil
 	}
-	if t != nil && (*t.offline.Load())[id] {
-		return nil, api.ErrKafkaStorageError
+	if t != nil {
+		if _, offline := (*t.offline.Load())[id]; offline {
+			return nil, api.ErrKafkaStorageError
+		}
 	}
 	if m.image.Load().Topics.Partition(topic, id) != nil {
 		return nil, api.ErrNotLeaderOrFollower
@@ -340,7 +344,7 @@ func (m *Manager) applyTopic(img *metadata.Image, changed []metadata.LocalPartit
 		t.config.Store(&cfg)
 	}
 	parts := slices.Clone(*t.parts.Load())
-	offline := map[int32]bool{}
+	offline := maps.Clone(*t.offline.Load())
 	for _, lp := range changed {
 		if int(lp.Partition) >= len(parts) {
 			parts = append(parts, make([]*Partition, int(lp.Partition)+1-len(parts))...)
@@ -350,9 +354,12 @@ func (m *Manager) applyTopic(img *metadata.Image, changed []metadata.LocalPartit
 			l, err := m.open(t, lp)
 			if err != nil {
 				m.logger.Error("open replica", slog.String("topic", name), slog.Int("partition", int(lp.Partition)), slog.Any("err", err))
-				offline[lp.Partition] = true
+				if offline[lp.Partition] = log.Passing(err); offline[lp.Partition] {
+					m.reopenLater()
+				}
 				continue
 			}
+			delete(offline, lp.Partition)
 			p = newPartition(m, t, l)
 			parts[lp.Partition] = p
 			m.resume(p, lp)
@@ -362,14 +369,47 @@ func (m *Manager) applyTopic(img *metadata.Image, changed []metadata.LocalPartit
 		}
 		m.arrange(p)
 	}
-	if len(offline) > 0 {
-		for id := range *t.offline.Load() {
-			offline[id] = true
-		}
-		t.offline.Store(&offline)
-	}
+	t.offline.Store(&offline)
 	t.parts.Store(&parts)
 	m.topics.add(t)
+}
+
+// reopenAfter is the pause before replicas are opened again that could not be, on a disk that is full, say. Nobody else would: their
+// directory is online, and the controller knows of nothing.
+const reopenAfter = time.Second
+
+// reopenLater has replicas looked at again that could not be opened. publishMu is held.
+func (m *Manager) reopenLater() {
+	if !m.reopening {
+		m.reopening = true
+		m.after(reopenAfter, m.reopen)
+	}
+}
+
+func (m *Manager) reopen() {
+	m.lagMu.Lock()
+	closed := m.closed
+	m.lagMu.Unlock()
+	if closed {
+		return
+	}
+	m.publishMu.Lock()
+	defer m.publishMu.Unlock()
+	m.reopening = false
+	img := m.image.Load()
+	for _, t := range m.topics.all() {
+		var again []metadata.LocalPartition
+		topic := img.Topics.ByID(t.id)
+		if topic == nil {
+			continue
+		}
+		for id, p := range topic.Partitions() {
+			if (*t.offline.Load())[id] && p.HasReplica(m.nodeID) {
+				again = append(again, metadata.LocalPartition{Topic: t.name, TopicID: t.id, Partition: id, State: p})
+			}
+		}
+		m.apply(img, again)
+	}
 }
 
 // brokersChanged looks again at what depends on which brokers are in service.

@@ -19,12 +19,15 @@ import (
 // world is a manager over a log directory in memory, and the metadata that was published to it.
 type world struct {
 	t      *testing.T
+	fs     *vfs.Mem
 	m      *Manager
 	image  *metadata.Image
 	offset int64
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T) *world { return newWorldOn(t, vfs.NewMem(), nil) }
+
+func newWorldOn(t *testing.T, fs *vfs.Mem, set func(o *Options)) *world {
 	t.Helper()
 	cfg, err := config.Load(config.NewProperties(map[string]string{"process.roles": "broker,controller", "node.id": "1",
 		"log.dirs": "/d", "listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0", "controller.listener.names": "CONTROLLER",
@@ -32,7 +35,6 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fs := vfs.NewMem()
 	if err := fs.MkdirAll("/d"); err != nil {
 		t.Fatal(err)
 	}
@@ -44,8 +46,11 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = logs.Close(context.Background(), 1) })
-	return &world{t: t, image: metadata.EmptyImage(), m: New(Options{NodeID: 1, Logs: logs, Config: config.NewLive(cfg),
-		Logger: slog.New(slog.DiscardHandler), Rand: rand.New(rand.NewPCG(1, 2))})}
+	o := Options{NodeID: 1, Logs: logs, Config: config.NewLive(cfg), Logger: slog.New(slog.DiscardHandler), Rand: rand.New(rand.NewPCG(1, 2))}
+	if set != nil {
+		set(&o)
+	}
+	return &world{t: t, fs: fs, image: metadata.EmptyImage(), m: New(o)}
 }
 
 func (w *world) publish(records ...message.Message) {

@@ -210,12 +210,6 @@ func (w *simWorld) start(b *simBroker) {
 	w.in(b, 150*time.Millisecond, func() { w.checkISRs(b) })
 }
 
-// simTimer is never stopped.
-type simTimer struct{}
-
-func (simTimer) Stop() bool               { return false }
-func (simTimer) Reset(time.Duration) bool { return false }
-
 // crash ends a broker's life; survive is how likely what was not synced is still there.
 func (w *simWorld) crash(b *simBroker, survive float64) {
 	for _, p := range b.partitions() {

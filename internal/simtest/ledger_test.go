@@ -81,6 +81,7 @@ type logCopy struct {
 	seqs    map[int64]int32
 	unsure  bool // power has failed, and nobody has looked
 	killed  bool // the process was killed, and nobody has looked
+	torn    bool // in the middle of changing the disk
 	tainted bool // has lost records that it had
 }
 
@@ -275,6 +276,15 @@ func (l *ledger) crashed(n *node, survive float64) {
 	}
 }
 
+// torn notes that a process dies in the middle of changing its disks.
+func (l *ledger) torn(n *node) {
+	for _, h := range l.order {
+		if c := h.copies[n.id]; c != nil {
+			c.torn = true
+		}
+	}
+}
+
 // wiped notes that a node has lost its disks.
 func (l *ledger) wiped(n *node) {
 	for _, h := range l.order {
@@ -312,12 +322,12 @@ func (l *ledger) opened(n *node, logs *log.Manager) {
 			same++
 		}
 		if same < len(was) {
-			if !c.unsure && c.killed {
+			if !c.unsure && c.killed && !c.torn {
 				h.fail("node %d had its log to %d, was only killed, and has it to %d now, the same to batch %d of %d", n.id, was[len(was)-1].last+1, c.end(), same, len(was))
 			}
-			c.tainted = true
+			c.tainted = c.tainted || c.unsure // a truncation under way may have been cut short
 		}
-		c.unsure, c.killed = false, false
+		c.unsure, c.killed, c.torn = false, false, false
 		start, _, hw, end := x.Offsets()
 		c.hw = hw
 		if k := len(c.log); k > 0 && h.reset < 0 { // else it may not know yet what is left
@@ -488,6 +498,9 @@ func (h *history) claim(n *node, c *logCopy, leads bool, epoch int32, from int64
 			}
 		}
 		h.logf("node %d says that what is committed ends at %d", n.id, h.end())
+	}
+	if h.reset >= 0 {
+		from = min(from, h.end()) // it may have known of more before
 	}
 	i := sort.Search(len(c.log), func(i int) bool { return c.log[i].last >= from })
 	grown := false

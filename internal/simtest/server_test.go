@@ -121,6 +121,7 @@ func (s *server) settle() {
 		return
 	}
 	if s.p.n.disks.blown {
+		s.w.ledger.torn(s.p.n)
 		s.p.n.die("in the middle of writing", s.w.survival(s.p.n))
 		return
 	}
@@ -297,6 +298,12 @@ func (s *server) open() {
 			p := t.Partition(tp.Partition)
 			return t != nil && t.Name == tp.Topic && p != nil && slices.Contains(p.Replicas, n.id)
 		},
+		Placed: func(tp log.TopicPartition, id uuid.UUID) (dir uuid.UUID) {
+			if p := img.Topics.ByID(id).Partition(tp.Partition); p != nil {
+				dir, _ = p.Directory(n.id)
+			}
+			return dir
+		},
 		DeleteDelay: 100 * time.Millisecond, CleanerBufferBytes: 1 << 16, OnDirFailure: s.dirFailed,
 		Intervals: log.Intervals{RecoveryPoint: s.w.checkpoints, LogStart: s.w.checkpoints, HighWatermark: s.w.checkpoints, Flush: 100 * time.Millisecond},
 	})
@@ -306,6 +313,9 @@ func (s *server) open() {
 		}
 		n.logf("can't open its logs: %v", err)
 		n.die("no logs", s.w.survival(n))
+		return
+	}
+	if n.disks.blown {
 		return
 	}
 	s.logs = logs
