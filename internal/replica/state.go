@@ -219,6 +219,7 @@ func (s *state) shrink(now time.Time, leaderEnd int64, lag time.Duration) *propo
 }
 
 func (s *state) propose(isr []int32, joining int32) *proposal {
+	slices.Sort(isr) // as Kafka's leaders name them, and so as tools show them
 	p := &proposal{leaderEpoch: s.role.leaderEpoch, partitionEpoch: s.role.partitionEpoch, isr: isr, joining: joining}
 	for _, id := range isr {
 		epoch := int64(-1)
