@@ -183,7 +183,7 @@ func (b *bench) all(kinds []kind, rounds, manyRounds int, counts []int, out stri
 	for b.round = 1; b.round <= max(rounds, manyRounds); b.round++ {
 		var parts []func(kind) error
 		if b.round <= rounds {
-			parts = append(parts, b.startup, b.load, b.clients, b.quorum)
+			parts = append(parts, b.startup, b.load, b.clients, b.quorum, b.groups)
 			if err := b.limits(); err != nil {
 				return err
 			}
