@@ -4,6 +4,9 @@
 // markers, and a Log for every replica in them. A Log is a directory of segments with their indexes, the state of the
 // producers that wrote to it, its leader epochs and its topic id. The metadata log uses the same Log, opened by OpenMetadata.
 //
+// A replica that moves to another directory has a second log there, a future log, which is filled from the first and takes its
+// place; future.go says how.
+//
 // # Invariants
 //
 //   - Offsets of the batches in a log ascend; a batch lies in exactly one segment; a segment's name is the smallest offset

@@ -17,6 +17,20 @@
 // leader doesn't have (the answer to a fetch says where the logs part, KIP-595), begins anew where the leader begins. It is pure
 // but for the logs. fetchers drive it: a goroutine and a connection for each leader and each of num.replica.fetchers.
 //
+// # Throttling
+//
+// A quota measures what is moved of throttled replicas (leader.replication.throttled.replicas and its follower's twin, KIP-73) and
+// says when it is too much: then a leader answers their followers without records, and a follower leaves them out of its session
+// for as long as the rate needs to come down. Replicas in sync, and followers that have caught up, are never held back.
+//
+// # Moving between log directories
+//
+// AlterLogDir makes a future log in another directory (KIP-113), which a mover fills from the partition's own, with a quota of its
+// own. When it has everything the controller is told of the new directory (KIP-858); when that has answered, and the future log
+// has everything again, it takes the place of the partition's log while no append is under way. A restart goes on with it. A move
+// ends when the new directory fails, when another is asked for, or with the replica; the controller is told then where the
+// replica still is, if it may know otherwise.
+//
 // # Waiting
 //
 // Two kinds of request wait on a partition. A produce with acks=all waits until the high watermark has passed its last
@@ -42,6 +56,6 @@
 // # Concurrency
 //
 // Everything exported is safe for concurrent use. Locks are taken in the order Partition.mu, Partition.stMu, the log's,
-// Partition.waitMu; fetchers.mu and isrChanges.mu are leaves. No callback runs under any of them. A consumer's reads take none:
+// Partition.waitMu; fetchers.mu, isrChanges.mu, moves.mu and the quotas' are leaves. No callback runs under any of them. A consumer's reads take none:
 // they go by the role's and the log's atomic values.
 package replica
