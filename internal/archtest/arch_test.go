@@ -48,6 +48,7 @@ var rooms = []room{
 	{"internal/message", "codecs of records of the metadata log and the coordinators"},
 	{"internal/record", "codecs of batches"},
 	{"internal/config", "declarations of settings; imports nothing that it configures"},
+	{"internal/rawsock", "moves bytes through sockets that others have made"},
 	{"internal/vfs", "the door to the disk"},
 	{"internal/clock", "the door to time"},
 	{"internal/uuid", "a value"},

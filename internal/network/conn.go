@@ -405,11 +405,24 @@ func (c *Conn) finish(r *Request, resp any) {
 		c.mu.Unlock()
 		return
 	}
-	// The caller may hold locks of the partition whose high watermark has moved: it must not wait for a socket. Teardown waits
-	// until writing is false, so the goroutine does not outlive the connection.
 	c.writing = true
+	if c.raw != nil {
+		// Whoever brings the reply sends it, which costs less than to wake somebody who does.
+		c.writeQuickLocked()
+		c.mu.Unlock()
+		return
+	}
 	c.mu.Unlock()
+	c.writeBeside(nil)
+}
+
+// writeBeside writes replies on a goroutine of its own, after rest: whoever brings a reply must not wait for a socket. Teardown
+// waits until writing is false, so the goroutine does not outlive the connection.
+func (c *Conn) writeBeside(rest func()) {
 	go func() {
+		if rest != nil {
+			rest()
+		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.writeLoopLocked()
@@ -440,28 +453,67 @@ func (c *Conn) writeReadyLocked() bool {
 // writeLoopLocked writes replies until none can leave. The lock is not held while it encodes and writes.
 func (c *Conn) writeLoopLocked() {
 	for c.err == nil && c.head != nil && c.head.done {
-		first, n, bytes := c.head, 0, 0
-		last := first
-		for r := first; r != nil && r.done && n < maxBatch; r = r.next {
-			last = r
-			bytes += r.bytes
-			n++
-		}
-		c.head, last.next = last.next, nil
-		if c.head == nil {
-			c.tail = nil
-		}
+		b := c.takeLocked()
 		c.mu.Unlock()
-		err := c.send(first)
+		err := c.send(b.first)
 		c.mu.Lock()
-		c.inFlight -= n
-		c.inFlightBytes -= bytes
-		if err != nil {
-			c.failLocked(fmt.Errorf("write: %w", err))
-		}
-		c.wakeLocked()
+		c.leftLocked(b, err)
 	}
 	c.writing = false
+	c.wakeLocked()
+}
+
+// writeQuickLocked is writeLoopLocked for those who must not wait. The lock is not held while it encodes and writes.
+func (c *Conn) writeQuickLocked() {
+	for c.err == nil && c.head != nil && c.head.done {
+		b := c.takeLocked()
+		c.mu.Unlock()
+		rest, err := c.sendQuick(b.first)
+		if rest != nil {
+			c.writeBeside(func() {
+				err := rest()
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				c.leftLocked(b, err)
+			})
+			c.mu.Lock()
+			return
+		}
+		c.mu.Lock()
+		c.leftLocked(b, err)
+	}
+	c.writing = false
+	c.wakeLocked()
+}
+
+// replies are requests at the head of the queue whose replies leave together.
+type replies struct {
+	first    *Request
+	n, bytes int
+}
+
+func (c *Conn) takeLocked() replies {
+	b := replies{first: c.head}
+	last := b.first
+	for r := b.first; r != nil && r.done && b.n < maxBatch; r = r.next {
+		last = r
+		b.bytes += r.bytes
+		b.n++
+	}
+	c.head, last.next = last.next, nil
+	if c.head == nil {
+		c.tail = nil
+	}
+	return b
+}
+
+// leftLocked takes note that replies have left, or could not.
+func (c *Conn) leftLocked(b replies, err error) {
+	c.inFlight -= b.n
+	c.inFlightBytes -= b.bytes
+	if err != nil {
+		c.failLocked(fmt.Errorf("write: %w", err))
+	}
 	c.wakeLocked()
 }
 

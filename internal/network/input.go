@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gregor/internal/api"
+	"gregor/internal/rawsock"
 )
 
 const (
@@ -302,27 +303,22 @@ func (c *Conn) tryRead(fd uintptr) bool {
 		in.buf = c.srv.pools.get(in.size)
 		dst = in.buf.b
 	}
-	for {
-		n, err := unix.Read(int(fd), dst)
-		switch {
-		case err == unix.EINTR:
-			continue
-		case err == nil && n > 0:
-			in.n = n
-			return true
-		}
-		if in.dst == nil {
-			in.close()
-		}
-		if err == unix.EAGAIN {
-			return false
-		}
-		if err == nil {
-			err = io.EOF
-		}
-		in.err = err
+	n, err := rawsock.Read(fd, dst)
+	if n > 0 {
+		in.n = n
 		return true
 	}
+	if in.dst == nil {
+		in.close()
+	}
+	if err == unix.EAGAIN {
+		return false
+	}
+	if err == nil {
+		err = io.EOF
+	}
+	in.err = err
+	return true
 }
 
 func (c *Conn) clearDeadline() error {

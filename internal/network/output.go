@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"golang.org/x/sys/unix"
 
 	"gregor/internal/api"
+	"gregor/internal/rawsock"
 )
 
 const (
@@ -23,18 +25,20 @@ const (
 	// sendfileFrom is the length from which a file range is sent by sendfile. Below it, reading the range and writing it with
 	// what stands around it is cheaper than the calls it saves (measured: both cost some 6 us at 16 to 32 KiB).
 	sendfileFrom = 16 << 10
-	// gatherBytes is how much of that is gathered for one write.
+	// gatherBytes is how much of that is gathered for one write, and the most that whoever brings a reply writes itself.
 	gatherBytes = 64 << 10
 )
 
 // output is the state of a write on a raw connection.
 type output struct {
-	b       []byte // bytes still to be sent, with more to come
+	b       []byte // bytes still to be sent
+	more    bool   // there is more to come behind them
 	fd      int    // file to send from
 	pos     int64
 	n       int // bytes of it still to be sent
 	err     error
 	bytesFn func(fd uintptr) bool
+	onceFn  func(fd uintptr) bool
 	fileFn  func(fd uintptr) bool
 }
 
@@ -62,6 +66,95 @@ func (c *Conn) send(first *Request) error {
 	}
 	out.reset()
 	return err
+}
+
+// sendQuick is send for somebody who must not wait: a response of moderate size leaves at once, if the socket has room for it. Else it
+// returns a function that sends the rest, and must be called.
+func (c *Conn) sendQuick(first *Request) (rest func() error, err error) {
+	out := outBuffers.Get().(*outBuffer)
+	for r := first; r != nil; r = r.next {
+		if err != nil {
+			c.discard(r)
+			continue
+		}
+		if r.resp != nil {
+			err = c.encode(out, r)
+		}
+		r.release()
+	}
+	if err != nil {
+		out.free()
+		return nil, err
+	}
+	whole := out.b
+	var gathered *buffer
+	if len(out.parts) > 0 {
+		if out.size() > gatherBytes || slices.ContainsFunc(out.parts, func(p Part) bool { return p.Len > sendfileFrom }) {
+			return func() error {
+				defer out.free()
+				if err := c.write(out); err != nil {
+					return err
+				}
+				c.sent(first, nil)
+				return nil
+			}, nil
+		}
+		gathered = c.srv.pools.get(gatherBytes)
+		if whole, err = out.gather(gathered.b[:0]); err != nil {
+			gathered.release()
+			out.free()
+			return nil, err
+		}
+	}
+	end := func() {
+		c.sent(first, nil)
+		if gathered != nil {
+			gathered.release()
+		}
+		out.free()
+	}
+	o := &c.out
+	o.b, o.more, o.err = whole, false, nil
+	if len(whole) <= gatherBytes && len(whole) > 0 {
+		if err = c.raw.Write(o.onceFn); err == nil {
+			err = o.err
+		}
+	}
+	left := o.b
+	o.b = nil
+	if err != nil || len(left) == 0 {
+		end()
+		return nil, err
+	}
+	return func() error {
+		defer end()
+		return c.writeBytes(left, false)
+	}, nil
+}
+
+// size is how many bytes a buffer's replies have.
+func (out *outBuffer) size() int {
+	n := len(out.b)
+	for _, p := range out.parts {
+		n += p.Len
+	}
+	return n
+}
+
+// gather appends all, the ranges of files too, to dst, which has room for it.
+func (out *outBuffer) gather(dst []byte) ([]byte, error) {
+	from := 0
+	for _, p := range out.parts {
+		dst = append(dst, out.b[from:p.At]...)
+		from = p.At
+		at := len(dst)
+		dst = dst[:at+p.Len]
+		n, err := p.File.ReadAt(dst[at:], p.Pos)
+		if err := readWhole(n, p, err); err != nil {
+			return nil, err
+		}
+	}
+	return append(dst, out.b[from:]...), nil
 }
 
 // encode appends the frame of a reply to out.
@@ -182,11 +275,11 @@ func (c *Conn) writeBytes(b []byte, more bool) error {
 	if len(b) == 0 {
 		return nil
 	}
-	if c.raw == nil || !more {
+	if c.raw == nil {
 		_, err := c.nc.Write(b)
 		return err
 	}
-	c.out.b, c.out.err = b, nil
+	c.out.b, c.out.more, c.out.err = b, more, nil
 	err := c.raw.Write(c.out.bytesFn)
 	c.out.b = nil
 	if err == nil {
@@ -199,18 +292,22 @@ func (c *Conn) writeBytes(b []byte, more bool) error {
 func (c *Conn) trySend(fd uintptr) bool {
 	o := &c.out
 	for len(o.b) > 0 {
-		n, err := unix.SendmsgN(int(fd), o.b, nil, nil, unix.MSG_MORE|unix.MSG_NOSIGNAL)
-		switch err {
-		case nil:
-			o.b = o.b[n:]
-		case unix.EINTR:
-		case unix.EAGAIN:
+		n, err := rawsock.Send(fd, o.b, o.more)
+		if err == unix.EAGAIN {
 			return false
-		default:
+		}
+		if err != nil {
 			o.err = err
 			return true
 		}
+		o.b = o.b[n:]
 	}
+	return true
+}
+
+// trySendOnce is trySend without repetition.
+func (c *Conn) trySendOnce(fd uintptr) bool {
+	c.trySend(fd)
 	return true
 }
 

@@ -20,8 +20,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"gregor/internal/api"
 	"gregor/internal/await"
 )
@@ -56,24 +54,6 @@ func (r ranges) AppendParts(dst []byte, parts []Part) ([]byte, []Part) {
 type releaseFunc func()
 
 func (f releaseFunc) Release() { f() }
-
-// A connection from this machine is not paced.
-func TestLoopbackCongestion(t *testing.T) {
-	s, addr := startServer(t, Options{}, HandlerFunc(func(r *Request) { r.Reply(text("ok")) }))
-	dialTCP(t, addr)
-	var got string
-	await.True(t, "the server has the connection", func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		for c := range s.conns {
-			_ = c.raw.Control(func(fd uintptr) { got, _ = unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION) })
-		}
-		return got != ""
-	})
-	if got != loopbackCongestion {
-		t.Errorf("congestion control %q", got)
-	}
-}
 
 // File ranges of all sizes, from several connections at once, arrive as they are in the file.
 func TestSendfile(t *testing.T) {
