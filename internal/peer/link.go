@@ -1,19 +1,20 @@
 package peer
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"io"
 	"net"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"gregor/internal/api"
+	"gregor/internal/rawsock"
 )
 
 // call is a request that has not been answered.
@@ -21,10 +22,11 @@ type call struct {
 	req    kmsg.Request
 	floor  int16
 	done   func(kmsg.Response, error)
-	timer  *time.Timer
-	id     int32    // correlation id, once it is sent
-	on     net.Conn // the connection that it was sent on, nil before
-	closed bool     // done has been called or is about to be
+	due    time.Time
+	took   time.Duration // the time that it was given
+	id     int32         // correlation id, once it is sent
+	on     net.Conn      // the connection that it was sent on, nil before
+	closed bool          // done has been called or is about to be
 }
 
 // link is the connection to one address, and what waits for it.
@@ -38,9 +40,43 @@ type link struct {
 	mu       sync.Mutex // guards the rest
 	queue    []*call    // not yet sent
 	inflight map[int32]*call
-	conn     net.Conn // nil while not connected
+	wire     *wire // nil while not connected
 	nextID   int32
 	shut     bool
+	// timer looks after the calls that have had their time, next is when; nil while there has been none.
+	timer *time.Timer
+	next  time.Time
+}
+
+// wire is one connection, until it breaks.
+type wire struct {
+	conn     net.Conn
+	raw      syscall.RawConn    // of conn, nil unless it is TCP
+	versions map[int16][2]int16 // what the other end serves
+
+	writing bool // somebody writes; guarded by link.mu
+	partly  bool // what is left of it is for the link's goroutine to write; guarded by link.mu
+
+	// Whoever writes uses these: out is what was encoded, rest what of it is still to be written.
+	out, rest []byte
+	err       error
+	tryFn     func(fd uintptr) bool
+}
+
+func newWire(conn net.Conn, versions map[int16][2]int16) *wire {
+	w := &wire{conn: conn, raw: rawsock.Of(conn), versions: versions}
+	w.tryFn = w.try
+	return w
+}
+
+// try writes what there is room for.
+func (w *wire) try(fd uintptr) bool {
+	n, err := rawsock.Send(fd, w.rest, false)
+	if err == syscall.EAGAIN {
+		err = nil
+	}
+	w.rest, w.err = w.rest[n:], err
+	return true
 }
 
 func newLink(p *Peers, addr string) *link {
@@ -57,9 +93,35 @@ func (l *link) submit(c *call, timeout time.Duration) {
 		return
 	}
 	l.queue = append(l.queue, c)
-	c.timer = time.AfterFunc(timeout, func() { l.expire(c, timeout) })
+	l.expectLocked(c, timeout)
+	w := l.wire
+	if w == nil || w.raw == nil || w.writing {
+		l.mu.Unlock()
+		l.poke()
+		return
+	}
+	// The caller sends it, which costs less than to wake somebody who does.
+	w.writing = true
+	refused := l.encodeLocked(w)
 	l.mu.Unlock()
-	l.poke()
+	var err error
+	if len(w.rest) > 0 {
+		if err = w.raw.Write(w.tryFn); err == nil {
+			err = w.err
+		}
+	}
+	l.mu.Lock()
+	w.partly = len(w.rest) > 0 && err == nil
+	w.writing = w.partly
+	more := w.partly || len(l.queue) > 0
+	l.mu.Unlock()
+	if more {
+		l.poke()
+	}
+	refuse(refused)
+	if err != nil {
+		l.writeFailed(w.conn, err)
+	}
 }
 
 func (l *link) poke() {
@@ -75,29 +137,60 @@ func (c *call) takeLocked() bool {
 		return false
 	}
 	c.closed = true
-	c.timer.Stop()
 	return true
 }
 
-// expire ends a call that has had its time. If it was sent, the connection is given up: its answer, and those behind it, would
-// be late.
-func (l *link) expire(c *call, timeout time.Duration) {
-	err := fmt.Errorf("%s to %s: %w after %v", api.Key(c.req.Key()), l.addr, ErrTimeout, timeout)
-	l.mu.Lock()
-	if !c.takeLocked() {
-		l.mu.Unlock()
+// expectLocked makes sure that a call ends in time. One timer serves all calls: it is set for the first that is due, and hardly any
+// call is still there when it goes off.
+func (l *link) expectLocked(c *call, timeout time.Duration) {
+	now := l.p.o.Clock.Now()
+	c.due, c.took = now.Add(timeout), timeout
+	switch {
+	case l.timer == nil:
+		l.timer = time.AfterFunc(timeout, l.expire)
+	case l.next.IsZero() || c.due.Before(l.next):
+		l.timer.Reset(timeout)
+	default:
 		return
 	}
-	if i := slices.Index(l.queue, c); i >= 0 {
-		l.queue = slices.Delete(l.queue, i, i+1)
+	l.next = c.due
+}
+
+// expire ends the calls that have had their time. If one was sent, the connection is given up: its answer, and those behind it,
+// would be late.
+func (l *link) expire() {
+	l.mu.Lock()
+	now := l.p.o.Clock.Now()
+	l.next = time.Time{}
+	var over []*call
+	look := func(c *call) bool {
+		if !c.due.After(now) && c.takeLocked() {
+			over = append(over, c)
+			return true
+		}
+		if !c.closed && (l.next.IsZero() || c.due.Before(l.next)) {
+			l.next = c.due
+		}
+		return false
 	}
-	delete(l.inflight, c.id)
-	conn := c.on
+	l.queue = slices.DeleteFunc(l.queue, look)
+	for id, c := range l.inflight {
+		if look(c) {
+			delete(l.inflight, id)
+		}
+	}
+	if !l.next.IsZero() && !l.shut {
+		l.timer.Reset(l.next.Sub(now))
+	}
 	l.mu.Unlock()
-	if conn != nil {
-		l.drop(conn, err)
+	slices.SortFunc(over, func(a, b *call) int { return cmp.Compare(a.id, b.id) })
+	for _, c := range over {
+		err := fmt.Errorf("%s to %s: %w after %v", api.Key(c.req.Key()), l.addr, ErrTimeout, c.took)
+		if c.on != nil {
+			l.drop(c.on, err)
+		}
+		c.done(nil, err)
 	}
-	c.done(nil, err)
 }
 
 // drop gives a connection up and fails all that was sent on it.
@@ -113,8 +206,8 @@ func (l *link) drop(conn net.Conn, err error) {
 			}
 		}
 	}
-	if l.conn == conn {
-		l.conn = nil
+	if l.wire != nil && l.wire.conn == conn {
+		l.wire = nil
 	}
 	l.mu.Unlock()
 	slices.SortFunc(failed, func(a, b *call) int { return int(a.id) - int(b.id) })
@@ -143,18 +236,20 @@ func (l *link) failQueue(err error) {
 func (l *link) close() {
 	l.mu.Lock()
 	l.shut = true
-	conn := l.conn
+	w := l.wire
+	if l.timer != nil {
+		l.timer.Stop()
+	}
 	l.mu.Unlock()
 	l.stop()
-	if conn != nil {
-		l.drop(conn, ErrClosed)
+	if w != nil {
+		l.drop(w.conn, ErrClosed)
 	}
 	l.failQueue(ErrClosed)
 }
 
-// run connects when there is something to send, and sends.
+// run connects when there is something to send, and sends what those who want it sent could not.
 func (l *link) run() {
-	var versions map[int16][2]int16
 	failures := 0
 	for {
 		select {
@@ -163,14 +258,14 @@ func (l *link) run() {
 		case <-l.work:
 		}
 		l.mu.Lock()
-		conn, waiting := l.conn, len(l.queue)
+		w, waiting := l.wire, len(l.queue)
 		l.mu.Unlock()
-		if waiting == 0 {
-			continue
-		}
-		if conn == nil {
-			var err error
-			if conn, versions, err = l.connect(); err != nil {
+		if w == nil {
+			if waiting == 0 {
+				continue
+			}
+			conn, versions, err := l.connect()
+			if err != nil {
 				failures++
 				l.p.o.Logger.Debug("can't connect", "addr", l.addr, "attempts", failures, "err", err)
 				l.failQueue(err)
@@ -181,17 +276,18 @@ func (l *link) run() {
 				continue
 			}
 			failures = 0
+			w = newWire(conn, versions)
 			l.mu.Lock()
 			if l.shut {
 				l.mu.Unlock()
 				conn.Close()
 				return
 			}
-			l.conn = conn
+			l.wire = w
 			l.mu.Unlock()
 			l.p.wg.Go(func() { l.read(conn) })
 		}
-		l.write(conn, versions)
+		l.write(w)
 	}
 }
 
@@ -220,6 +316,7 @@ func (l *link) connect() (net.Conn, map[int16][2]int16, error) {
 		}
 		return nil, nil, err
 	}
+	rawsock.Unpace(conn)
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	versions, err := l.negotiate(conn)
 	if !stop() || err != nil {
@@ -237,6 +334,7 @@ func (l *link) connect() (net.Conn, map[int16][2]int16, error) {
 const apiVersionsVersion = 4
 
 func (l *link) negotiate(conn net.Conn) (map[int16][2]int16, error) {
+	in := newFrames(conn, l.p.o.MaxResponseBytes)
 	for version := int16(apiVersionsVersion); ; {
 		q := kmsg.NewPtrApiVersionsRequest()
 		q.Version = version
@@ -244,7 +342,7 @@ func (l *link) negotiate(conn net.Conn) (map[int16][2]int16, error) {
 		if _, err := conn.Write(l.frame(nil, q, -1)); err != nil {
 			return nil, err
 		}
-		body, id, err := readFrame(conn, l.p.o.MaxResponseBytes, nil)
+		body, id, err := in.next(false)
 		if err != nil {
 			return nil, err
 		}
@@ -300,55 +398,90 @@ func (c *call) fit(versions map[int16][2]int16) error {
 	return nil
 }
 
-// write sends what is queued.
-func (l *link) write(conn net.Conn, versions map[int16][2]int16) {
-	type refusal struct {
-		c   *call
-		err error
+type refusal struct {
+	c   *call
+	err error
+}
+
+func refuse(refused []refusal) {
+	for _, r := range refused {
+		r.c.done(nil, r.err)
 	}
-	var refused []refusal
-	var out []byte
-	l.mu.Lock()
-	if l.conn != conn {
-		// It broke meanwhile: the queue needs a new one.
-		l.mu.Unlock()
-		l.poke()
-		return
+}
+
+// encodeLocked encodes what is queued; it is under way from then on. What the other end doesn't serve is refused.
+func (l *link) encodeLocked(w *wire) (refused []refusal) {
+	if w.out = w.out[:0]; cap(w.out) > keepMemory {
+		w.out = nil
 	}
-	queue := l.queue
-	l.queue = nil
-	for _, c := range queue {
-		if err := c.fit(versions); err != nil {
+	for i, c := range l.queue {
+		l.queue[i] = nil
+		if err := c.fit(w.versions); err != nil {
 			if c.takeLocked() {
 				refused = append(refused, refusal{c, err})
 			}
 			continue
 		}
 		l.nextID = (l.nextID + 1) & (1<<31 - 1)
-		c.id, c.on = l.nextID, conn
+		c.id, c.on = l.nextID, w.conn
 		l.inflight[c.id] = c
-		out = l.frame(out, c.req, c.id)
+		w.out = l.frame(w.out, c.req, c.id)
 	}
-	l.mu.Unlock()
-	for _, r := range refused {
-		r.c.done(nil, r.err)
-	}
-	if len(out) == 0 {
+	l.queue = l.queue[:0]
+	w.rest = w.out
+	return refused
+}
+
+// write sends what is queued, and before it what somebody else could send only a part of.
+func (l *link) write(w *wire) {
+	var refused []refusal
+	l.mu.Lock()
+	switch {
+	case l.wire != w:
+		// It broke meanwhile: the queue needs a new one.
+		l.mu.Unlock()
+		l.poke()
 		return
+	case w.writing && !w.partly:
+		// Whoever writes looks at the queue afterwards.
+		l.mu.Unlock()
+		return
+	case !w.writing:
+		refused = l.encodeLocked(w)
+		w.writing = true
 	}
-	if _, err := conn.Write(out); err != nil {
-		if isReset(err) {
-			err = fmt.Errorf("%w: %w", ErrGone, err)
-		}
-		l.drop(conn, fmt.Errorf("send to %s: %w", l.addr, err))
+	w.partly = false
+	l.mu.Unlock()
+	refuse(refused)
+	var err error
+	if len(w.rest) > 0 {
+		_, err = w.conn.Write(w.rest)
+		w.rest = nil
 	}
+	l.mu.Lock()
+	w.writing = false
+	more := len(l.queue) > 0
+	l.mu.Unlock()
+	if more {
+		l.poke()
+	}
+	if err != nil {
+		l.writeFailed(w.conn, err)
+	}
+}
+
+func (l *link) writeFailed(conn net.Conn, err error) {
+	if isReset(err) {
+		err = fmt.Errorf("%w: %w", ErrGone, err)
+	}
+	l.drop(conn, fmt.Errorf("send to %s: %w", l.addr, err))
 }
 
 // read takes answers until the connection ends.
 func (l *link) read(conn net.Conn) {
-	var memory []byte
+	in := newFrames(conn, l.p.o.MaxResponseBytes)
 	for {
-		body, id, err := readFrame(conn, l.p.o.MaxResponseBytes, memory)
+		body, id, err := in.next(l.p.o.ReuseMemory)
 		if err == nil {
 			err = l.answer(conn, id, body)
 		}
@@ -359,14 +492,8 @@ func (l *link) read(conn net.Conn) {
 			l.drop(conn, fmt.Errorf("read from %s: %w", l.addr, err))
 			return
 		}
-		if memory = nil; l.p.o.ReuseMemory && cap(body) <= max(keepMemory, 8*len(body)) {
-			memory = body
-		}
 	}
 }
-
-// keepMemory is how much a connection keeps between responses, if those don't need more.
-const keepMemory = 256 << 10
 
 // answer gives a response to whoever waits for it.
 func (l *link) answer(conn net.Conn, id int32, body []byte) error {
@@ -404,33 +531,4 @@ func decode(q kmsg.Request, body []byte) (kmsg.Response, error) {
 		return nil, err
 	}
 	return resp, nil
-}
-
-var errFrame = errors.New("impossible length of a response")
-
-// readFrame reads the next response: its correlation id, and what follows that, into memory if it fits there.
-func readFrame(r io.Reader, limit int, memory []byte) (body []byte, id int32, err error) {
-	var head [8]byte
-	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return nil, 0, err
-	}
-	n := int64(int32(binary.BigEndian.Uint32(head[:])))
-	if n < 4 || n > int64(limit) {
-		return nil, 0, fmt.Errorf("%w: %d, want 4 to %d", errFrame, n, limit)
-	}
-	n -= 4
-	// What is announced need not come: memory is taken as bytes arrive.
-	const step = 1 << 20
-	if body = memory[:0]; int64(cap(body)) < min(n, step) {
-		body = make([]byte, 0, min(n, step))
-	}
-	for int64(len(body)) < n {
-		have := len(body)
-		body = slices.Grow(body, int(min(n-int64(have), step)))
-		body = body[:min(int64(cap(body)), n)]
-		if _, err := io.ReadFull(r, body[have:]); err != nil {
-			return nil, 0, err
-		}
-	}
-	return body, int32(binary.BigEndian.Uint32(head[4:])), nil
 }

@@ -3,17 +3,22 @@ package peer
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"pgregory.net/rapid"
 
 	"gregor/internal/api"
 	"gregor/internal/clock"
@@ -323,12 +328,13 @@ func FuzzReadFrame(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 5, 0, 0, 0, 1, 9})
 	f.Add([]byte{0x7f, 0xff, 0xff, 0xff})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		body, _, err := readFrame(&pieces{b}, 1<<20, nil)
+		body, _, err := (&frames{conn: &pieces{b}, limit: 1 << 20}).next(false)
 		if err == nil && len(body)+8 > len(b) {
 			t.Fatalf("%d bytes from %d", len(body), len(b))
 		}
-		for _, room := range []int{1, 2 << 20} {
-			again, _, err2 := readFrame(&pieces{b}, 1<<20, bytes.Repeat([]byte{0xee}, room))
+		for _, room := range []int{0, 1, 2 << 20} {
+			used := bytes.Repeat([]byte{0xee}, room)
+			again, _, err2 := (&frames{conn: bytes.NewReader(b), limit: 1 << 20, buf: used}).next(true)
 			if !bytes.Equal(again, body) || (err == nil) != (err2 == nil) {
 				t.Fatalf("%x, %v into used memory, %x, %v otherwise", again, err2, body, err)
 			}
@@ -338,6 +344,81 @@ func FuzzReadFrame(f *testing.F) {
 			_, _ = decode(q, body)
 		}
 	})
+}
+
+// Responses arrive whole whatever their sizes and however their bytes are cut, and what is kept for ever isn't written to again.
+func TestFrames(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		sizes := rapid.SliceOfN(rapid.OneOf(rapid.IntRange(0, 50), rapid.IntRange(4000, 5000), rapid.Just(300<<10), rapid.Just(3<<20)), 1, 40).Draw(t, "sizes")
+		var stream []byte
+		for i, n := range sizes {
+			stream = binary.BigEndian.AppendUint32(stream, uint32(n+4))
+			stream = binary.BigEndian.AppendUint32(stream, uint32(i))
+			stream = append(stream, bytes.Repeat([]byte{byte(i + 1)}, n)...)
+		}
+		reuse := rapid.Bool().Draw(t, "reuse")
+		in := &frames{conn: iotest.HalfReader(bytes.NewReader(stream)), limit: 4 << 20}
+		var kept [][]byte
+		for i, n := range sizes {
+			body, id, err := in.next(reuse)
+			if err != nil || int(id) != i || len(body) != n {
+				t.Fatalf("response %d: id %d, %d bytes, %v", i, id, len(body), err)
+			}
+			if reuse {
+				kept = kept[:0]
+			}
+			kept = append(kept, body)
+			for k, b := range kept {
+				want := byte(k + 1)
+				if reuse {
+					want = byte(i + 1)
+				}
+				if len(bytes.Trim(b, string([]byte{want}))) > 0 {
+					t.Fatalf("response %d has other bytes after %d", k, i)
+				}
+			}
+		}
+		if _, _, err := in.next(reuse); err != io.EOF {
+			t.Fatalf("at the end: %v", err)
+		}
+		if reuse && len(sizes) > smallInARow+1 && !slices.ContainsFunc(sizes[len(sizes)-smallInARow-2:], func(n int) bool { return n > 50 }) && len(in.buf) > keepMemory {
+			t.Fatalf("%d bytes are kept", len(in.buf))
+		}
+	})
+}
+
+// BenchmarkCall is what a request on a socket costs from end to end.
+func BenchmarkCall(b *testing.B) {
+	s, err := network.New(network.Options{Clock: clock.System, Listeners: []network.Listener{{
+		Name: "PLAINTEXT", Addr: "127.0.0.1:0", Listen: (&net.ListenConfig{}).Listen, Table: api.NewTable(api.BrokerListener, api.ApiVersions),
+		Handler: network.HandlerFunc(func(r *network.Request) {
+			resp := kmsg.NewPtrApiVersionsResponse()
+			for _, rng := range r.Conn.Table().Advertised(nil) {
+				resp.ApiKeys = append(resp.ApiKeys, kmsg.ApiVersionsResponseApiKey{ApiKey: int16(rng.Key), MinVersion: rng.Min, MaxVersion: rng.Max})
+			}
+			r.Reply(resp)
+		}),
+	}}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := s.Listen(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	s.Start()
+	defer s.Shutdown(context.Background())
+	p := New(Options{Dial: (&net.Dialer{}).DialContext, Rand: rand.New(rand.NewPCG(1, 2))})
+	defer p.Close()
+	addr := s.Addr("PLAINTEXT").String()
+	answered := make(chan error)
+	b.ReportAllocs()
+	for b.Loop() {
+		q := kmsg.NewPtrApiVersionsRequest()
+		p.Send(addr, q, 0, time.Minute, func(_ kmsg.Response, err error) { answered <- err })
+		if err := <-answered; err != nil {
+			b.Fatal(err)
+		}
+	}
 }
 
 // pieces reads one byte at a time.
@@ -389,8 +470,9 @@ func (n *fakeNode) listen(t *testing.T, sn *sim.Net, addr string) {
 func (n *fakeNode) close() { n.l.Close(); n.wg.Wait() }
 
 func (n *fakeNode) serve(c net.Conn) error {
+	in := newFrames(c, 1<<20)
 	for i := 0; ; i++ {
-		head, id, err := readFrame(c, 1<<20, nil)
+		head, id, err := in.next(false)
 		if err != nil {
 			return err
 		}
@@ -403,7 +485,7 @@ func (n *fakeNode) serve(c net.Conn) error {
 			}
 			continue
 		}
-		// readFrame has taken key and version for the correlation id.
+		// next has taken key and version for the correlation id.
 		frame := append([]byte{byte(id >> 24), byte(id >> 16), byte(id >> 8), byte(id)}, head...)
 		h, body, err := api.ParseHeader(frame, "")
 		if err != nil {

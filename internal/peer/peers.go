@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"gregor/internal/clock"
 )
 
 // ErrGone is wrapped by errors that say that the other end's process is gone, or was when it happened.
@@ -37,6 +39,8 @@ type Options struct {
 	BackoffMin, BackoffMax time.Duration
 	// MaxResponseBytes bounds a response. 128 MiB.
 	MaxResponseBytes int
+	// Clock is what deadlines go by; timers are those of package time. clock.System.
+	Clock clock.Clock
 	// ReuseMemory is for senders with one request at a time under way to an address: the byte fields of a response are valid until
 	// the next request to the same address, whose response takes their place.
 	ReuseMemory bool
@@ -45,6 +49,9 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Clock == nil {
+		o.Clock = clock.System
 	}
 	if o.ConnectTimeout == 0 {
 		o.ConnectTimeout = 10 * time.Second
