@@ -65,7 +65,7 @@ func TestFetcherGoesOnAfterErrorsOfTheDisk(t *testing.T) {
 // What is followed already is no reason to take a fetch back: every change of an ISR tells it again.
 func TestFetchLoopKeepsWhatItFollows(t *testing.T) {
 	parts := newWorld(t).followed(2)
-	l := &fetchLoop{set: &fetchers{}, core: newFetcher(testFetcherOptions()), wake: make(chan struct{}, 1)}
+	l := &fetchLoop{set: &fetchers{}, core: newFetcher(testFetcherOptions()), due: true} // nobody takes turns
 	f := func(want bool, commands ...fetchCommand) {
 		t.Helper()
 		for _, c := range commands {

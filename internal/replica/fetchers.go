@@ -35,7 +35,9 @@ type fetchers struct {
 	timeout time.Duration // of a request, beyond the time that the leader may wait
 	now     func() time.Time
 	logger  *slog.Logger
-	after   AfterFunc // nil: every fetcher has a goroutine; else all is done in its functions
+	after   AfterFunc
+	// oneThread has everything done in after's functions.
+	oneThread bool
 
 	mu     sync.Mutex // guards all below
 	n      int
@@ -58,7 +60,7 @@ func (k loopKey) compare(o loopKey) int {
 
 func newFetchers(n int, connect func() Connections, address func(int32) (string, bool), options func() fetcherOptions,
 	timeout time.Duration, now func() time.Time, logger *slog.Logger) *fetchers {
-	s := &fetchers{connect: connect, address: address, options: options, timeout: timeout, now: now, logger: logger,
+	s := &fetchers{connect: connect, address: address, options: options, timeout: timeout, now: now, logger: logger, after: systemAfterFunc,
 		n: max(n, 1), loops: make(map[loopKey]*fetchLoop), where: make(map[*Partition]*fetchLoop)}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s
@@ -79,12 +81,8 @@ func (s *fetchers) follow(p *Partition, leader, leaderEpoch int32) {
 	k := loopKey{leader, int((binary.BigEndian.Uint64(p.topicID[8:]) + uint64(p.tp.Partition)) % uint64(s.n))}
 	l := s.loops[k]
 	if l == nil {
-		l = &fetchLoop{set: s, leader: leader, conn: s.connect(), wake: make(chan struct{}, 1),
-			replies: make(chan fetchReply, 1), core: newFetcher(s.options())}
+		l = &fetchLoop{set: s, leader: leader, conn: s.connect(), core: newFetcher(s.options())}
 		s.loops[k] = l
-		if s.after == nil {
-			s.wg.Go(l.run)
-		}
 	}
 	if old := s.where[p]; old != nil && old != l {
 		old.tell(fetchCommand{partition: p})
@@ -101,7 +99,7 @@ func (s *fetchers) unfollow(p *Partition) {
 }
 
 func (s *fetchers) unfollowLocked(p *Partition) {
-	if l := s.where[p]; l != nil {
+	if l := s.where[p]; l != nil && !s.closed {
 		delete(s.where, p)
 		l.tell(fetchCommand{partition: p})
 	}
@@ -122,6 +120,9 @@ func (s *fetchers) resize(n int) bool {
 func (s *fetchers) poke() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
 	for _, k := range slices.SortedFunc(maps.Keys(s.loops), loopKey.compare) {
 		s.loops[k].poke()
 	}
@@ -137,6 +138,13 @@ func (s *fetchers) close() {
 		l.conn.Close()
 	}
 	s.wg.Wait()
+	for _, l := range s.loops {
+		l.turnMu.Lock() // a timer's turn may be under way
+		if l.timer != nil {
+			l.timer.Stop()
+		}
+		l.turnMu.Unlock()
+	}
 }
 
 // fetchCommand tells a fetcher to follow a partition, or no longer.
@@ -151,27 +159,29 @@ type fetchReply struct {
 	err  error
 }
 
-// fetchLoop drives one fetcher: it alone touches the core.
+// fetchLoop drives one fetcher. It has no goroutine: whoever brings an answer from the leader appends what came and sends the next
+// request, before the connection is read again.
 type fetchLoop struct {
 	set    *fetchers
 	leader int32
 	conn   Connections
-	core   *fetcher
 
-	mu    sync.Mutex // guards inbox, which holds at most what the metadata names
-	inbox []fetchCommand
+	mu    sync.Mutex     // guards below; a leaf
+	inbox []fetchCommand // holds at most what the metadata names
+	due   bool           // a turn comes at once
+	// calling is set while a turn calls conn, answer holds what has come meanwhile.
+	calling bool
+	answer  *fetchReply
 
+	turnMu   sync.Mutex // held for a turn; guards below
+	core     *fetcher
 	underWay kmsg.Request
 	sentTo   string
-	hurry    bool // a partition is new, and the fetch under way doesn't have it
-
-	wake    chan struct{}
-	replies chan fetchReply
-
-	timer Timer // without a goroutine: of the next step
-	due   bool  // and whether it comes at once
+	hurry    bool  // a partition is new, and the fetch under way doesn't have it
+	timer    Timer // of the next turn, when nothing happens before
 }
 
+// tell is called with fetchers.mu held.
 func (l *fetchLoop) tell(c fetchCommand) {
 	l.mu.Lock()
 	l.inbox = append(l.inbox, c)
@@ -179,15 +189,26 @@ func (l *fetchLoop) tell(c fetchCommand) {
 	l.poke()
 }
 
+// poke has a turn come beside whatever is being done. It is called with fetchers.mu held, before the fetchers are closed.
 func (l *fetchLoop) poke() {
-	if l.set.after != nil {
-		l.soon()
+	l.mu.Lock()
+	due := l.due
+	l.due = true
+	l.mu.Unlock()
+	if due {
 		return
 	}
-	select {
-	case l.wake <- struct{}{}:
-	default:
+	turn := func() {
+		l.mu.Lock()
+		l.due = false
+		l.mu.Unlock()
+		l.turn(func() {})
 	}
+	if l.set.oneThread {
+		l.set.after(0, turn)
+		return
+	}
+	l.set.wg.Go(turn)
 }
 
 const (
@@ -197,51 +218,98 @@ const (
 	addressRetry = time.Second
 )
 
+// turn does first, what has come about, and then what is to be done next.
+func (l *fetchLoop) turn(first func()) {
+	l.turnMu.Lock()
+	defer l.turnMu.Unlock()
+	if l.set.ctx.Err() != nil {
+		return
+	}
+	first()
+	wait := l.step()
+	switch {
+	case wait < 0:
+		if l.timer != nil {
+			l.timer.Stop()
+		}
+	case l.timer == nil:
+		l.timer = l.set.after(wait, func() { l.turn(l.timeUp) })
+	default:
+		l.timer.Reset(wait)
+	}
+}
+
 // step sends what is to be sent. It returns how long to wait for something to happen before timeUp is to be called, negative for
 // ever.
 func (l *fetchLoop) step() (wait time.Duration) {
-	if l.applyInbox() && l.underWay != nil {
-		l.hurry = true
-	}
-	switch {
-	case l.underWay == nil:
-		l.hurry = false
-		now := l.set.now()
-		q, at := l.core.next(now)
-		if q == nil {
-			if at.IsZero() {
-				return -1
+	for {
+		if l.applyInbox() && l.underWay != nil {
+			l.hurry = true
+		}
+		switch {
+		case l.underWay == nil:
+			l.hurry = false
+			now := l.set.now()
+			q, at := l.core.next(now)
+			if q == nil {
+				if at.IsZero() {
+					return -1
+				}
+				return max(at.Sub(now), 0)
 			}
-			return max(at.Sub(now), 0)
+			addr, ok := l.set.address(l.leader)
+			if !ok {
+				l.core.answered(now, q, nil, errNoAddress)
+				return addressRetry
+			}
+			if addr != l.sentTo && l.sentTo != "" {
+				l.conn.Forget(l.sentTo)
+			}
+			l.underWay, l.sentTo = q, addr
+			r := l.call(func() {
+				l.conn.Send(addr, q, fetchFloor(q), l.core.o.maxWait+l.set.timeout, l.reply)
+			})
+			if r != nil {
+				l.answered(*r)
+				continue
+			}
+		case l.hurry:
+			return parkedAfter
 		}
-		addr, ok := l.set.address(l.leader)
-		if !ok {
-			l.core.answered(now, q, nil, errNoAddress)
-			return addressRetry
-		}
-		if addr != l.sentTo && l.sentTo != "" {
-			l.conn.Forget(l.sentTo)
-		}
-		l.underWay, l.sentTo = q, addr
-		l.conn.Send(addr, q, fetchFloor(q), l.core.o.maxWait+l.set.timeout, l.reply)
-	case l.hurry:
-		return parkedAfter
+		return -1
 	}
-	return -1
 }
 
-// reply is called once for each request, from any goroutine.
+// call calls conn, and returns the answer to what is under way if that comes meanwhile.
+func (l *fetchLoop) call(f func()) *fetchReply {
+	l.mu.Lock()
+	l.calling = true
+	l.mu.Unlock()
+	f()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := l.answer
+	l.calling, l.answer = false, nil
+	return r
+}
+
+// reply is called once for each request, from any goroutine, also from within Send and Forget.
 func (l *fetchLoop) reply(resp kmsg.Response, err error) {
-	if l.set.after != nil {
-		l.set.after(0, func() {
-			if l.set.ctx.Err() == nil {
-				l.answered(fetchReply{resp, err})
-				l.turn()
-			}
-		})
+	r := fetchReply{resp, err}
+	turn := func() { l.turn(func() { l.answered(r) }) }
+	if l.set.oneThread {
+		l.set.after(0, turn)
 		return
 	}
-	l.replies <- fetchReply{resp, err}
+	l.mu.Lock()
+	calling := l.calling
+	if calling {
+		l.answer = &r
+	}
+	l.mu.Unlock()
+	if !calling {
+		turn()
+	}
 }
 
 func (l *fetchLoop) answered(r fetchReply) {
@@ -260,65 +328,10 @@ func (l *fetchLoop) timeUp() {
 	if l.hurry && l.underWay != nil {
 		// The fetch waits at the leader for records, up to replica.fetch.wait.max.ms, and acks=all of what
 		// is new would wait as long. There is no way but this to take it back.
-		l.conn.Forget(l.sentTo)
-	}
-}
-
-// run is a fetcher's goroutine.
-func (l *fetchLoop) run() {
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	for {
-		wait := l.step()
-		if !timer.Stop() {
-			select {
-			case <-timer.C:
-			default:
-			}
-		}
-		if wait >= 0 {
-			timer.Reset(wait)
-		}
-		select {
-		case <-l.set.ctx.Done():
-			return
-		case <-l.wake:
-		case r := <-l.replies:
-			l.answered(r)
-		case <-timer.C:
-			l.timeUp()
+		if r := l.call(func() { l.conn.Forget(l.sentTo) }); r != nil {
+			l.answered(*r)
 		}
 	}
-}
-
-// turn is a round of run without a goroutine.
-func (l *fetchLoop) turn() {
-	if l.timer != nil {
-		l.timer.Stop()
-		l.timer = nil
-	}
-	if wait := l.step(); wait >= 0 {
-		l.timer = l.set.after(wait, func() {
-			if l.set.ctx.Err() == nil {
-				l.timeUp()
-				l.turn()
-			}
-		})
-	}
-}
-
-// soon has a turn come after whatever is being done.
-func (l *fetchLoop) soon() {
-	if l.due {
-		return
-	}
-	l.due = true
-	l.set.after(0, func() {
-		l.due = false
-		if l.set.ctx.Err() == nil {
-			l.turn()
-		}
-	})
 }
 
 var errNoAddress = errors.New("the leader is not in service")

@@ -67,6 +67,7 @@ type Manager struct {
 	oneThread bool
 	alter     *isrChanges // nil when there is nobody to ask
 	fetchers  *fetchers   // nil when nothing is fetched
+	hurried   hurried
 	moves     *moves
 
 	// Quotas of throttled replicas: as leader, as follower, and between log directories.
@@ -152,9 +153,7 @@ func New(o Options) *Manager {
 				minBytes: cfg.ReplicaFetchMinBytes, maxBytes: cfg.ReplicaFetchResponseMax, partitionMaxBytes: cfg.ReplicaFetchMaxBytes,
 				backoff: cfg.ReplicaFetchBackoff, quota: m.followerQuota, logger: o.Logger}
 		}, cfg.ReplicaSocketTimeout, m.clock.Now, o.Logger)
-		if m.oneThread {
-			m.fetchers.after = m.after
-		}
+		m.fetchers.after, m.fetchers.oneThread = m.after, m.oneThread
 	}
 	o.Config.OnChange(func(_, now *config.Broker) {
 		m.leaderQuota.bound.Store(now.LeaderThrottledRate)

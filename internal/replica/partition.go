@@ -235,6 +235,9 @@ func (p *Partition) ackError(r *role) *api.Error {
 	return nil
 }
 
+// inlineReplies is how many fetches are answered by whoever brings what they wait for.
+const inlineReplies = 4
+
 func (p *Partition) wakeFetches(all bool) {
 	var buf [8]*FetchWait
 	fire := buf[:0]
@@ -246,7 +249,7 @@ func (p *Partition) wakeFetches(all bool) {
 		if f.wait.follower {
 			n = appended
 			if f.hw < hw {
-				f.wait.hurry()
+				p.m.hurry(f.wait)
 			}
 		}
 		if f.wait.progress(n) || all {
@@ -254,8 +257,13 @@ func (p *Partition) wakeFetches(all bool) {
 		}
 	}
 	p.waitMu.Unlock()
-	for _, w := range fire {
-		w.fire()
+	for i, w := range fire {
+		// The replies are sent from here. When there are many, whoever has appended is not made to send all of them.
+		if i < inlineReplies {
+			w.fire()
+		} else {
+			p.m.goes(w.fire)
+		}
 	}
 }
 

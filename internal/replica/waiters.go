@@ -295,7 +295,7 @@ func AwaitFetch(parts []FetchPartition, need int64, timeout time.Duration, follo
 		// What was appended between the read and the parking has told nobody.
 		missed = missed || n.partition.changedSince(n)
 		if follower && n.partition.log().HighWatermark() > n.hw {
-			w.hurry()
+			n.partition.m.hurry(w)
 		}
 	}
 	if missed {
@@ -320,10 +320,46 @@ func (w *FetchWait) Expire() { w.fire() }
 // hurryAfter is how long a follower that could be told of a newer high watermark may still wait for records.
 const hurryAfter = 5 * time.Millisecond
 
-// hurry ends the wait soon.
-func (w *FetchWait) hurry() {
-	if w.hurried.CompareAndSwap(false, true) {
-		w.timer.Reset(hurryAfter)
+// hurried are the waits that are to end soon. They nearly always end sooner, with the next records, so that one timer looks after all
+// of them, and only while there are any: a timer of each wait's own, moved with each high watermark, cost more than the rest of it.
+type hurried struct {
+	mu            sync.Mutex // guards below
+	latest, older []*FetchWait
+	timer         Timer
+	armed         bool
+}
+
+// hurry ends the wait after hurryAfter at the latest, and half of it at the earliest.
+func (m *Manager) hurry(w *FetchWait) {
+	if !w.hurried.CompareAndSwap(false, true) {
+		return
+	}
+	h := &m.hurried
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.latest = append(h.latest, w)
+	if h.armed {
+		return
+	}
+	h.armed = true
+	if h.timer == nil {
+		h.timer = m.after(hurryAfter/2, m.endHurried)
+	} else {
+		h.timer.Reset(hurryAfter / 2)
+	}
+}
+
+func (m *Manager) endHurried() {
+	h := &m.hurried
+	h.mu.Lock()
+	over := h.older
+	h.older, h.latest = h.latest, nil
+	if h.armed = len(h.older) > 0; h.armed {
+		h.timer.Reset(hurryAfter / 2)
+	}
+	h.mu.Unlock()
+	for _, w := range over {
+		w.fire()
 	}
 }
 
