@@ -4,6 +4,7 @@
 //
 //	bench/run              # everything, RESULTS.md and results.tsv in this directory
 //	bench/run -quick       # a look whether all of it works: few bytes, one round, prints the table only
+//	bench/run -only '^cluster' -rounds 2 -many-rounds 0 -out DIR      # three nodes that replicate, without the rest
 //	bench/run -servers gregor -only 'produce|fetch' -profile /tmp/p   # gregor alone, with a CPU profile of each workload
 //
 // # How it measures

@@ -41,8 +41,9 @@ func newFetcher(c *conn, t topic) *fetcher {
 
 // ask sends the next request.
 func (f *fetcher) ask() error {
-	for p := range f.next {
-		f.q.Topics[0].Partitions[p].FetchOffset = f.next[p]
+	for i := range f.q.Topics[0].Partitions {
+		p := &f.q.Topics[0].Partitions[i]
+		p.FetchOffset = f.next[p.Partition]
 	}
 	f.frame = formatter.AppendRequest(f.frame[:0], f.q, 0)
 	return f.c.write(f.frame)

@@ -66,6 +66,7 @@ type bench struct {
 	command  string
 
 	warmRounds         int
+	catchUpBytes       int64
 	restTime, idleTime time.Duration
 	tinyTime           time.Duration
 	e2eWarm, e2eTime   time.Duration
@@ -97,6 +98,7 @@ func run(args []string) error {
 	warm := f.Int("warm", 3, "rounds of warming up Kafka before the loads, which its virtual machine needs to compile its code")
 	profiles := f.String("profile", "", "write a CPU profile of gregor, and of each client, during each workload to this directory")
 	quiet := f.Duration("quiet", 5*time.Second, "how long to wait before each workload for the machine to become quiet")
+	catchUp := f.Float64("catch-up", 2, "GiB that a replica misses before it catches up")
 	report := f.Bool("report", false, "measure nothing: make the table of the TSV files given as arguments, in -out if that is set")
 	if err := f.Parse(args); err != nil {
 		return err
@@ -111,7 +113,7 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	b := &bench{dir: *dir, port: *port, profiles: *profiles, quiet: *quiet, scale: 1, warmRounds: *warm, batches: map[string][]encoded{},
+	b := &bench{dir: *dir, port: *port, profiles: *profiles, quiet: *quiet, scale: 1, warmRounds: *warm, catchUpBytes: int64(*catchUp * (1 << 30)), batches: map[string][]encoded{},
 		restTime: 4 * time.Second, idleTime: 8 * time.Second, tinyTime: 4 * time.Second, e2eWarm: 2 * time.Second, e2eTime: 8 * time.Second,
 		command: strings.Join(append([]string{"bench/run"}, args...), " ")}
 	if b.only, err = regexp.Compile(*only); err != nil {
@@ -183,7 +185,7 @@ func (b *bench) all(kinds []kind, rounds, manyRounds int, counts []int, out stri
 	for b.round = 1; b.round <= max(rounds, manyRounds); b.round++ {
 		var parts []func(kind) error
 		if b.round <= rounds {
-			parts = append(parts, b.startup, b.load, b.clients, b.quorum, b.groups)
+			parts = append(parts, b.startup, b.load, b.clients, b.quorum, b.groups, b.replicatedLoads)
 			if err := b.limits(); err != nil {
 				return err
 			}
@@ -252,7 +254,7 @@ func (b *bench) settle(s *server) error {
 	if b.silent {
 		limit = 0
 	}
-	return awaitQuiet(pid, limit)
+	return awaitQuiet(limit, pid)
 }
 
 // profile takes a CPU profile of gregor until stop is called, when asked for.

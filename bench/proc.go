@@ -82,7 +82,7 @@ func memory(pid int, line string) (int64, error) {
 
 // stopwatch notes what the clock and the processors say at the start of a workload.
 type stopwatch struct {
-	pid                  int
+	pids                 []int
 	at                   time.Time
 	server, own, machine time.Duration
 }
@@ -93,20 +93,26 @@ type lap struct {
 	server, own, machine time.Duration
 }
 
-func startWatch(pid int) (stopwatch, error) {
-	w := stopwatch{pid: pid, own: ownCPU()}
+func startWatch(pids ...int) (stopwatch, error) {
+	w := stopwatch{pids: pids, own: ownCPU()}
 	var err error
 	if w.machine, err = machineCPU(); err != nil {
 		return w, err
 	}
-	w.server, err = processCPU(pid)
+	for _, pid := range pids {
+		used, err := processCPU(pid)
+		if err != nil {
+			return w, err
+		}
+		w.server += used
+	}
 	w.at = time.Now()
-	return w, err
+	return w, nil
 }
 
 func (w stopwatch) stop() (lap, error) {
 	took := time.Since(w.at)
-	e, err := startWatch(w.pid)
+	e, err := startWatch(w.pids...)
 	return lap{took, e.server - w.server, e.own - w.own, e.machine - w.machine}, err
 }
 
@@ -116,10 +122,10 @@ func (l lap) others() float64 {
 }
 
 // awaitQuiet waits until what else runs on the machine uses little, at most limit.
-func awaitQuiet(pid int, limit time.Duration) error {
+func awaitQuiet(limit time.Duration, pids ...int) error {
 	const look, quiet = 200 * time.Millisecond, 15
 	for end := time.Now().Add(limit); time.Now().Before(end); {
-		w, err := startWatch(pid)
+		w, err := startWatch(pids...)
 		if err != nil {
 			return err
 		}

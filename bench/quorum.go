@@ -405,8 +405,11 @@ func (b *bench) quorumPartitions(k kind, n int) error {
 }
 
 // cpu is what all nodes have used.
-func (cl *cluster) cpu() (sum time.Duration, err error) {
-	for _, s := range cl.nodes {
+func (cl *cluster) cpu() (time.Duration, error) { return cpuOf(cl.nodes[:]...) }
+
+// cpuOf is what servers have used.
+func cpuOf(servers ...*server) (sum time.Duration, err error) {
+	for _, s := range servers {
 		d, err := processCPU(s.pid())
 		if err != nil {
 			return 0, err
