@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"gregor/internal/clock"
 	"gregor/internal/message"
 	"gregor/internal/raft"
+	"gregor/internal/security"
 )
 
 // quorum is a metadata log that commits after a while, on a goroutine of its own, as raft.Node does.
@@ -239,4 +241,34 @@ func TestStandbyRemembersNoHeartbeats(t *testing.T) {
 			t.Errorf("a standby remembers %d sessions", n)
 		}
 	})
+}
+
+// TestUnauthorizedHeartbeatsAreNoSignOfLife: who may not act for the cluster is refused when the request arrives, and nobody's
+// session is any longer for it.
+func TestUnauthorizedHeartbeatsAreNoSignOfLife(t *testing.T) {
+	w := newWorld(t, nil)
+	c := New(w.opts, clock.System, &quorum{log: fakeLog{epoch: -1}, wake: make(chan struct{}, 1)})
+	defer c.Close(context.Background())
+	hb := kmsg.NewPtrBrokerHeartbeatRequest()
+	hb.BrokerID, hb.BrokerEpoch = 5, 7
+	var asked []string
+	rc := &RequestContext{Allowed: func(op security.Operation, rt security.ResourceType, name string) bool {
+		asked = append(asked, fmt.Sprint(op, rt, name))
+		return false
+	}}
+	var got kmsg.Response
+	c.Submit(rc, hb, func(r kmsg.Response, err error) {
+		if got = r; err != nil {
+			t.Errorf("refusal with %v", err)
+		}
+	})
+	if r, ok := got.(*kmsg.BrokerHeartbeatResponse); !ok || r.ErrorCode != api.ErrClusterAuthorizationFailed.Code {
+		t.Errorf("answer: %+v", got)
+	}
+	if want := []string{"CLUSTER_ACTION CLUSTERkafka-cluster"}; !slices.Equal(asked, want) {
+		t.Errorf("asked %q, want %q", asked, want)
+	}
+	if n := len(c.tracker.sessions); n != 0 {
+		t.Errorf("%d sessions", n)
+	}
 }

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -8,6 +9,7 @@ import (
 
 	"gregor/internal/api"
 	"gregor/internal/message"
+	"gregor/internal/security"
 )
 
 func createACL(change func(*kmsg.CreateACLsRequestCreation)) *kmsg.CreateACLsRequest {
@@ -251,6 +253,108 @@ func TestReplayRefusesNonsense(t *testing.T) {
 		w.core.HandleCommit(w.now, w.log.end+1, w.log.end+1, []message.Versioned{{Message: message.NewNoOpRecord()}})
 		if w.core.HandleLeaderChange(w.now, 1, 9); w.core.Active() {
 			t.Errorf("%T: leads after it died", m)
+		}
+	}
+}
+
+// TestAuthorization: what is asked, and what is answered when it is denied, for requests that aren't about the cluster as a whole.
+func TestAuthorization(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.TokenSecret = "secret" })
+	w.lead()
+	w.up(1)
+	w.create("mine", 1, 1)
+	w.create("theirs", 1, 1)
+	allowed := map[string]bool{}
+	as := func(req kmsg.Request) kmsg.Response {
+		var got kmsg.Response
+		req.SetVersion(req.MaxVersion())
+		rc := &RequestContext{Principal: "User:u", Allowed: func(op security.Operation, rt security.ResourceType, name string) bool {
+			return allowed[fmt.Sprint(op, " ", rt, " ", name)]
+		}}
+		w.core.Submit(w.now, rc, req, func(r kmsg.Response, _ error) { got = r })
+		w.settle()
+		return got
+	}
+	names := func(list ...string) (out []kmsg.DeleteTopicsRequestTopic) {
+		for _, n := range list {
+			out = append(out, kmsg.DeleteTopicsRequestTopic{Topic: &n})
+		}
+		return out
+	}
+	codes := func(resp kmsg.Response) string {
+		got := map[string]string{}
+		note := func(name string, code int16) {
+			if got[name] = "NONE"; code != 0 {
+				got[name] = api.ErrorFor(code).Name
+			}
+		}
+		switch r := resp.(type) {
+		case *kmsg.CreateTopicsResponse:
+			for _, x := range r.Topics {
+				if note(x.Topic, x.ErrorCode); x.ErrorCode == 0 && x.ConfigErrorCode != 0 {
+					got[x.Topic] = "configs: " + api.ErrorFor(x.ConfigErrorCode).Name
+				}
+			}
+		case *kmsg.DeleteTopicsResponse:
+			for _, x := range r.Topics {
+				note(*x.Topic, x.ErrorCode)
+			}
+		case *kmsg.CreatePartitionsResponse:
+			for _, x := range r.Topics {
+				note(x.Topic, x.ErrorCode)
+			}
+		case *kmsg.IncrementalAlterConfigsResponse:
+			for _, x := range r.Resources {
+				note(fmt.Sprintf("%d:%s", x.ResourceType, x.ResourceName), x.ErrorCode)
+			}
+		case *kmsg.CreateDelegationTokenResponse:
+			note("token", r.ErrorCode)
+		}
+		return fmt.Sprint(got)
+	}
+	create := func() kmsg.Request {
+		q := kmsg.NewPtrCreateTopicsRequest()
+		q.ValidateOnly = true
+		for _, n := range []string{"new", "other"} {
+			q.Topics = append(q.Topics, kmsg.CreateTopicsRequestTopic{Topic: n, NumPartitions: 1, ReplicationFactor: 1})
+		}
+		return q
+	}
+	remove := func() kmsg.Request { return &kmsg.DeleteTopicsRequest{Topics: names("theirs", "none")} }
+	more := func() kmsg.Request {
+		return &kmsg.CreatePartitionsRequest{ValidateOnly: true, Topics: []kmsg.CreatePartitionsRequestTopic{{Topic: "mine", Count: 2}, {Topic: "theirs", Count: 2}}}
+	}
+	configs := func() kmsg.Request {
+		q := &kmsg.IncrementalAlterConfigsRequest{ValidateOnly: true}
+		for _, r := range []kmsg.IncrementalAlterConfigsRequestResource{{ResourceType: 2, ResourceName: "mine"}, {ResourceType: 4, ResourceName: "1"}, {ResourceType: 32, ResourceName: "g"}} {
+			q.Resources = append(q.Resources, r)
+		}
+		return q
+	}
+	owner := "v"
+	token := func() kmsg.Request { return &kmsg.CreateDelegationTokenRequest{OwnerPrincipalName: &owner} }
+	for _, c := range []struct {
+		allowed []string
+		req     func() kmsg.Request
+		want    string
+	}{
+		{nil, create, "map[new:TOPIC_AUTHORIZATION_FAILED other:TOPIC_AUTHORIZATION_FAILED]"},
+		{[]string{"CREATE TOPIC new"}, create, "map[new:configs: TOPIC_AUTHORIZATION_FAILED other:TOPIC_AUTHORIZATION_FAILED]"},
+		{[]string{"CREATE CLUSTER kafka-cluster", "DESCRIBE_CONFIGS TOPIC new"}, create, "map[new:NONE other:configs: TOPIC_AUTHORIZATION_FAILED]"},
+		{nil, remove, "map[none:TOPIC_AUTHORIZATION_FAILED theirs:TOPIC_AUTHORIZATION_FAILED]"},
+		{[]string{"DESCRIBE TOPIC none", "DESCRIBE TOPIC theirs"}, remove, "map[none:UNKNOWN_TOPIC_OR_PARTITION theirs:TOPIC_AUTHORIZATION_FAILED]"},
+		{[]string{"ALTER TOPIC mine"}, more, "map[mine:NONE theirs:TOPIC_AUTHORIZATION_FAILED]"},
+		{nil, configs, "map[2:mine:TOPIC_AUTHORIZATION_FAILED 32:g:GROUP_AUTHORIZATION_FAILED 4:1:CLUSTER_AUTHORIZATION_FAILED]"},
+		{[]string{"ALTER_CONFIGS TOPIC mine", "ALTER_CONFIGS GROUP g", "ALTER_CONFIGS CLUSTER kafka-cluster"}, configs, "map[2:mine:NONE 32:g:NONE 4:1:NONE]"},
+		{nil, token, "map[token:DELEGATION_TOKEN_AUTHORIZATION_FAILED]"},
+		{[]string{"CREATE_TOKENS USER User:v"}, token, "map[token:NONE]"},
+	} {
+		clear(allowed)
+		for _, a := range c.allowed {
+			allowed[a] = true
+		}
+		if got := codes(as(c.req())); got != c.want {
+			t.Errorf("%v: %s, want %s", c.allowed, got, c.want)
 		}
 	}
 }
