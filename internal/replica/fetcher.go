@@ -278,6 +278,13 @@ func (f *fetcher) fetch(now time.Time) kmsg.Request {
 		return nil // what is forgotten stays noted
 	}
 	f.forgotten = f.forgotten[:0]
+	// A partition that backs off is named in a request after this one, which must not wait at the leader for longer than it does.
+	for _, w := range f.retries {
+		if f.current(w) && w.backsOff() {
+			wait := (w.retryAt.Sub(now) + time.Millisecond - 1).Milliseconds()
+			q.MaxWaitMillis = min(q.MaxWaitMillis, int32(max(wait, 1)))
+		}
+	}
 	return q
 }
 

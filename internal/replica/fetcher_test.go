@@ -62,6 +62,39 @@ func TestFetcherGoesOnAfterErrorsOfTheDisk(t *testing.T) {
 	}
 }
 
+// A partition that the leader refuses, since it doesn't lead it yet, is asked for again soon, though all others have nothing new.
+func TestFetchDoesNotWaitBeyondABackoff(t *testing.T) {
+	parts := newWorld(t).followed(2)
+	f, now := newFetcher(testFetcherOptions()), simStart
+	for _, p := range parts {
+		f.follow(p, 0)
+	}
+	q, _ := f.next(now)
+	if wait := q.(*kmsg.FetchRequest).MaxWaitMillis; wait != 1000 {
+		t.Errorf("the first fetch waits %d ms", wait)
+	}
+	answer := &kmsg.FetchResponse{SessionID: 7, Topics: []kmsg.FetchResponseTopic{{TopicID: parts[0].topicID}}}
+	for i := range parts {
+		p := kmsg.NewFetchResponseTopicPartition()
+		p.Partition = int32(i)
+		if i == 1 {
+			p.ErrorCode = api.ErrUnknownTopicID.Code
+		}
+		answer.Topics[0].Partitions = append(answer.Topics[0].Partitions, p)
+	}
+	f.answered(now, q, answer, nil)
+	now = now.Add(3 * time.Millisecond)
+	q, _ = f.next(now)
+	if wait := q.(*kmsg.FetchRequest).MaxWaitMillis; wait != int32((firstBackoff-3*time.Millisecond)/time.Millisecond) {
+		t.Errorf("the fetch without the refused partition waits %d ms", wait)
+	}
+	f.answered(now, q, &kmsg.FetchResponse{SessionID: 7}, nil)
+	q, _ = f.next(now.Add(firstBackoff))
+	if fetch := q.(*kmsg.FetchRequest); fetch.MaxWaitMillis != 1000 || len(fetch.Topics) != 1 || fetch.Topics[0].Partitions[0].Partition != 1 {
+		t.Errorf("the next fetch asks for %+v and waits %d ms", fetch.Topics, fetch.MaxWaitMillis)
+	}
+}
+
 // What is followed already is no reason to take a fetch back: every change of an ISR tells it again.
 func TestFetchLoopKeepsWhatItFollows(t *testing.T) {
 	parts := newWorld(t).followed(2)
