@@ -13,8 +13,8 @@ import org.apache.kafka.streams.state.KeyValueStore;
  *   Streams BOOTSTRAP STATEDIR PROTOCOL..    an application for each group.protocol, named "count-PROTOCOL", whose counts go to the
  *                                            topic "counts-PROTOCOL"
  *
- * Each line on standard input is a question: "tasks" is answered with "tasks PROTOCOL=ACTIVE+STANDBY ..."; "close" ends it all, and
- * "closed" is printed. Whenever an application fails, a line "FAIL" is printed.
+ * Each line on standard input is a question: "tasks" is answered with "tasks PROTOCOL=ACTIVE+STANDBY ...", "who" with
+ * "who PROTOCOL=CLIENTID ..."; "close" ends it all, and "closed" is printed. Whenever an application fails, a line "FAIL" is printed.
  */
 public class Streams {
   public static void main(String[] args) throws Exception {
@@ -34,7 +34,7 @@ public class Streams {
       p.put("default.key.serde", Serdes.StringSerde.class.getName());
       p.put("default.value.serde", Serdes.StringSerde.class.getName());
       if (protocol.equals("classic")) {
-        p.put("session.timeout.ms", "6000");
+        p.put("session.timeout.ms", "600000");
         p.put("heartbeat.interval.ms", "300");
         p.put("num.standby.replicas", "1");
         p.put("probing.rebalance.interval.ms", "60000");
@@ -66,6 +66,8 @@ public class Streams {
           }
           return e.getKey() + "=" + (e.getValue().state() == KafkaStreams.State.RUNNING ? active + "+" + standby : "-");
         }).collect(Collectors.joining(" ")));
+        case "who" -> System.out.println("who " + apps.entrySet().stream().map(e -> e.getKey() + "=" + e.getValue().metadataForLocalThreads()
+            .stream().map(ThreadMetadata::consumerClientId).collect(Collectors.joining(","))).collect(Collectors.joining(" ")));
         case "close" -> {
           apps.values().forEach(app -> app.close(Duration.ofSeconds(60)));
           System.out.println("closed");

@@ -240,10 +240,9 @@ func TestStickyTasksProperties(t *testing.T) {
 		}
 		check := func(targets []roleTasks) {
 			owner, holders := map[taskID]int{}, map[taskID]map[string]bool{}
-			processes, loads := map[string]bool{}, []int{}
+			processes := map[string]bool{}
 			for i, target := range targets {
 				processes[in.members[i].process] = true
-				loads = append(loads, len(target[active]))
 				for r := range taskRoles {
 					for _, task := range target[r] {
 						if r == active {
