@@ -205,3 +205,74 @@ func TestMoveBetweenDirectoriesOfAReplica(t *testing.T) {
 		t.Errorf("%d records, want 160", n)
 	}
 }
+
+// TestThrottledReassignment: a replica that is added under a throttle gets a fetch's worth and no more, while partitions without
+// one, and replicas in sync, go at full speed; without the throttle it gets the rest.
+func TestThrottledReassignment(t *testing.T) {
+	// In a window as long as that the rate stays exceeded for the whole test.
+	c := newCluster(t, 1, 3, true, "broker.session.timeout.ms=600000\nreplica.fetch.max.bytes=20000\nreplication.quota.window.num=100000\n")
+	t.Cleanup(func() { c.stop() })
+	c.start(1, 2, 3, 4)
+	cl := c.client(3)
+	t.Cleanup(func() { cl.Close() })
+	for _, side := range []string{"leader", "follower"} {
+		slow, fast := "slow-"+side, "fast-"+side
+		if _, err := cl.CreateTopics(t.Context(), []client.TopicSpec{{Name: slow, Assignment: [][]int32{{2, 3}}}, {Name: fast, Assignment: [][]int32{{2, 3}}}}, false); err != nil {
+			t.Fatal(err)
+		}
+		configure := func(kind client.ResourceType, name, key, value string) {
+			t.Helper()
+			change := client.ConfigChange{Name: key, Value: value}
+			if value == "" {
+				change.Op = client.DeleteConfig
+			}
+			if err := cl.AlterConfigs(t.Context(), client.Resource{Type: kind, Name: name}, []client.ConfigChange{change}, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		replicas, broker := map[string]string{"leader": "0:2,0:3", "follower": "0:4"}[side], map[string]string{"leader": "2", "follower": "4"}[side]
+		configure(client.TopicResource, slow, side+".replication.throttled.replicas", replicas)
+		configure(client.BrokerResource, broker, side+".replication.throttled.rate", "1")
+		await.True(t, "the throttle", func() bool {
+			l, f := c.nodes[2].live.Current(), c.nodes[4].live.Current()
+			return side == "leader" && l.LeaderThrottledRate == 1 || side == "follower" && f.FollowerThrottledRate == 1
+		})
+		produce := func(topic string, n int) {
+			t.Helper()
+			p := cl.NewProducer(client.ProducerOptions{})
+			defer closeProducer(p)
+			for range n {
+				if err := p.ProduceSync(t.Context(), &client.Record{Topic: topic, Value: make([]byte, 9000)}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		produce(slow, 20)
+		produce(fast, 20)
+		for _, topic := range []string{slow, fast} {
+			if _, err := cl.ReassignPartitions(t.Context(), map[client.TopicPartition][]int32{{Topic: topic}: {2, 3, 4}}, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		isr := func(topic string) int { return len(c.nodes[4].loader.Image().Topics.Partition(topic, 0).ISR) }
+		await.True(t, "the replica without a throttle", func() bool { return isr(fast) == 3 })
+		tp := log.TopicPartition{Topic: slow}
+		await.True(t, "something of the throttled one", func() bool {
+			l := c.nodes[4].logs.Log(tp)
+			return l != nil && (l.EndOffset() > 0 || side == "leader")
+		})
+		produce(slow, 5) // acks=all of the replicas in sync
+		if n := isr(slow); n != 2 {
+			t.Errorf("%s throttle: %d in-sync replicas at a byte a second", side, n)
+		}
+		if end := c.nodes[4].logs.Log(tp).EndOffset(); end > 10 {
+			t.Errorf("%s throttle: %d of 25 records at a byte a second", side, end)
+		}
+		if got := c.nodes[4].replicas.ReplicationRates(); side == "follower" && got.Follower <= 1 {
+			t.Errorf("rates %+v", got)
+		}
+		configure(client.BrokerResource, broker, side+".replication.throttled.rate", "")
+		await.True(t, "the replica is in sync", func() bool { return isr(slow) == 3 })
+		c.equalReplicas(slow, 1, 2, 3, 4)
+	}
+}

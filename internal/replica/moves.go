@@ -173,7 +173,7 @@ func (w *mover) run() {
 		if mv != nil {
 			if quota := w.s.m.logDirQuota.wait(); quota > 0 {
 				// A bound that is taken away isn't waited for.
-				mv, wait = nil, min(quota, time.Second)
+				mv, wait = nil, min(quota, quotaRetry)
 			}
 		}
 		if mv != nil {

@@ -198,6 +198,9 @@ func (p *Partition) setThrottles(leader, follower throttledReplicas) {
 	p.followerThrottled.Store(follower.has(p.tp.Partition))
 }
 
+// quotaRetry is after how long a quota that is exceeded is looked at again at the latest: it may have been raised.
+const quotaRetry = time.Second
+
 // throttle leaves the partitions that are throttled and not caught up out of the next fetch, and out of the session, while the
 // follower's quota is exceeded.
 func (f *fetcher) throttle(now time.Time) {
@@ -212,7 +215,7 @@ func (f *fetcher) throttle(now time.Time) {
 	for _, w := range f.parts {
 		if w.phase == fetching && !w.caughtUp && !w.backsOff() && w.p.followerThrottled.Load() {
 			f.leaveSession(w)
-			w.retryAt = now.Add(max(wait, time.Millisecond))
+			w.retryAt = now.Add(min(max(wait, time.Millisecond), quotaRetry))
 			f.retries = append(f.retries, w)
 		}
 	}
