@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/pprof"
+	"slices"
 	"strings"
 	"time"
 
@@ -179,7 +180,8 @@ func clientWorks() (out []clientWork) {
 
 // clients measures the libraries.
 func (b *bench) clients(k kind) error {
-	if k.name != "gregor" || !b.wants("client-") {
+	works := slices.DeleteFunc(clientWorks(), func(w clientWork) bool { return !b.wants(w.name("produce"), w.name("consume")) })
+	if k.name != "gregor" || len(works) == 0 {
 		return nil
 	}
 	s, err := b.create(k)
@@ -195,7 +197,7 @@ func (b *bench) clients(k kind) error {
 	}
 	defer admin.close()
 	const partitions = 4
-	for _, w := range clientWorks() {
+	for _, w := range works {
 		records := b.scaledCount(w.records)
 		job := clientJob{Addr: fmt.Sprintf("127.0.0.1:%d", s.port), Partitions: partitions, Records: records, Size: w.size, Codec: w.codec}
 		var last topic

@@ -30,13 +30,15 @@ type conn struct {
 	in       *bufio.Reader
 	addr     string
 	largest  int // response
+	clientID string
 	node     *nodeState
 	format   *kmsg.RequestFormatter
 	versions map[int16]versionRange // set before others see the conn
 	features []Feature
 
-	writeMu sync.Mutex // serialises writes and their order in pending
-	buf     []byte     // guarded by writeMu
+	writeMu sync.Mutex  // serialises writes and their order in pending
+	buf     []byte      // guarded by writeMu
+	parts   net.Buffers // guarded by writeMu
 
 	mu      sync.Mutex
 	pending []*call // guarded by mu, in the order sent
@@ -62,7 +64,7 @@ type reply struct {
 // newConn wraps a connection; whoever makes it runs read.
 func newConn(nc net.Conn, addr string, node *nodeState, o *Options) *conn {
 	return &conn{
-		nc: nc, in: bufio.NewReaderSize(nc, 16<<10), addr: addr, node: node, largest: o.MaxResponseBytes,
+		nc: nc, in: bufio.NewReaderSize(nc, 16<<10), addr: addr, node: node, largest: o.MaxResponseBytes, clientID: o.ClientID,
 		format: kmsg.NewRequestFormatter(kmsg.FormatterClientID(o.ClientID)),
 	}
 }
@@ -92,9 +94,18 @@ func (c *conn) send(req kmsg.Request, timeout time.Duration, noReply bool) (*cal
 		}
 	}
 	c.mu.Unlock()
-	c.buf = c.format.AppendRequest(c.buf[:0], req, k.id)
 	c.nc.SetWriteDeadline(k.deadline)
-	if _, err := c.nc.Write(c.buf); err != nil {
+	var err error
+	if p, ok := req.(*kmsg.ProduceRequest); ok && p.IsFlexible() {
+		c.buf, c.parts = produceParts(c.buf, c.parts[:0], p, c.clientID, k.id)
+		parts := c.parts
+		_, err = parts.WriteTo(c.nc)
+		clear(c.parts)
+	} else {
+		c.buf = c.format.AppendRequest(c.buf[:0], req, k.id)
+		_, err = c.nc.Write(c.buf)
+	}
+	if err != nil {
 		c.fail(&errConn{"write to", c.addr, err})
 		return nil, c.failure()
 	}

@@ -156,13 +156,16 @@ func (f *fetched) skip(c *Client, b record.Batch) bool {
 	return f.committed && b.IsTransactional() && f.active[b.ProducerID()]
 }
 
+// decodeRoom is what decompressing wants beyond what there will be: it goes on in place as long as a block may fit.
+const decodeRoom = 128 << 10
+
 // batch decodes a batch into records that alias it, or what it decompresses to. It allocates for the batch, not for a record.
 func (f *fetched) batch(c *Client, b record.Batch) error {
 	payload := b.Payload()
 	if b.Codec() != record.None {
 		var err error
 		ratio := math.Float64frombits(c.ratio.Load())
-		payload, err = c.decompressor.Decompress(make([]byte, 0, int(float64(len(payload))*max(1.1, ratio))+512), b.Codec(), payload, 0)
+		payload, err = c.decompressor.Decompress(make([]byte, 0, int(float64(len(payload))*max(1.1, ratio))+decodeRoom), b.Codec(), payload, 0)
 		if err != nil {
 			return err
 		}
@@ -178,10 +181,13 @@ func (f *fetched) batch(c *Client, b record.Batch) error {
 		if r.Offset < f.from {
 			continue
 		}
-		records = append(records, Record{
-			Topic: f.tp.Topic, Partition: f.tp.Partition, Offset: r.Offset, Key: r.Key, Value: r.Value, LeaderEpoch: epoch,
-		})
+		if len(records) == cap(records) {
+			break // more than the payload can hold; the iterator will say so
+		}
+		records = records[:len(records)+1]
 		o := &records[len(records)-1]
+		o.Topic, o.Partition, o.LeaderEpoch = f.tp.Topic, f.tp.Partition, epoch
+		o.Offset, o.Key, o.Value = r.Offset, r.Key, r.Value
 		if r.Timestamp >= 0 {
 			o.Timestamp = time.UnixMilli(r.Timestamp)
 		}

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"net"
 	"testing"
 	"testing/iotest"
 	"testing/synctest"
@@ -154,5 +156,32 @@ func TestTooLargeResponse(t *testing.T) {
 	c := fakeClient(t, f, func(o *Options) { o.MaxResponseBytes, o.Timeout = 4000, 100*time.Millisecond })
 	if err := c.Ping(t.Context()); !errors.Is(err, context.DeadlineExceeded) || !bytes.Contains([]byte(err.Error()), []byte("response of")) {
 		t.Error(err)
+	}
+}
+
+// What is written without copying batches is what the whole request would be.
+func TestProduceParts(t *testing.T) {
+	t.Parallel()
+	txn := "transaction"
+	var buf []byte
+	var parts net.Buffers
+	for version := int16(9); version <= 13; version++ {
+		req := kmsg.NewPtrProduceRequest()
+		req.Version, req.Acks, req.TimeoutMillis = version, -1, 30_000
+		if version%2 == 0 {
+			req.TransactionID = &txn
+		}
+		for n := range 3 {
+			topic := kmsg.ProduceRequestTopic{Topic: fmt.Sprintf("topic %d", n), TopicID: [16]byte{byte(n)}}
+			for p := range n {
+				topic.Partitions = append(topic.Partitions, kmsg.ProduceRequestTopicPartition{Partition: int32(p), Records: make([]byte, 1000*p)})
+			}
+			req.Topics = append(req.Topics, topic)
+		}
+		want := kmsg.NewRequestFormatter(kmsg.FormatterClientID("me")).AppendRequest(nil, req, 77)
+		buf, parts = produceParts(buf, parts[:0], req, "me", 77)
+		if got := bytes.Join(parts, nil); !bytes.Equal(got, want) {
+			t.Errorf("version %d:\n%x\n%x", version, got, want)
+		}
 	}
 }

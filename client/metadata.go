@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -70,6 +71,9 @@ type Metadata struct {
 
 // metadataCache keeps topics between failures.
 type metadataCache struct {
+	// version changes when what is known of any topic does.
+	version atomic.Uint64
+
 	mu      sync.Mutex
 	topics  map[string]*cachedTopic
 	brokers []Broker
@@ -88,6 +92,7 @@ func (m *metadataCache) invalidate() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.controllerKnown = false
+	m.version.Add(1)
 	for _, t := range m.topics {
 		t.until = time.Time{}
 	}
@@ -181,6 +186,7 @@ func topicOf(t *kmsg.MetadataResponseTopic) Topic {
 func (m *metadataCache) put(md *Metadata, until time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.version.Add(1)
 	m.brokers, m.controller, m.controllerKnown = md.Brokers, md.ControllerID, md.ControllerID >= 0
 	for _, t := range md.Topics {
 		if t.Err != nil {
@@ -226,6 +232,7 @@ func (m *metadataCache) hint(tp TopicPartition, leader, epoch int32) bool {
 	next.Partitions = slices.Clone(t.Partitions)
 	next.Partitions[i].Leader, next.Partitions[i].LeaderEpoch, next.Partitions[i].Err = leader, epoch, nil
 	m.topics[tp.Topic] = &next
+	m.version.Add(1)
 	return true
 }
 

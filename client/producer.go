@@ -118,6 +118,7 @@ type Producer struct {
 	txn      transaction
 	headers  []record.Header // scratch
 	free     []*record.Builder
+	usual    int // size of a batch, before compression
 
 	wake   chan struct{}
 	ctx    context.Context
@@ -133,9 +134,11 @@ type producerID struct {
 
 // producerTopic is a topic that was produced to.
 type producerTopic struct {
-	parts  []*partitionQueue // by number, as far as they were used
-	sticky int32             // where records without a key go now, -1 for undecided
-	left   int               // bytes until that changes
+	parts   []*partitionQueue // by number, as far as they were used
+	info    *Topic            // as of version
+	version uint64
+	sticky  int32 // where records without a key go now, -1 for undecided
+	left    int   // bytes until that changes
 }
 
 // partitionQueue is what waits for one partition and what is on its way there.
@@ -220,13 +223,6 @@ func (c *Client) NewProducer(o ProducerOptions) *Producer {
 // MaxBlock at most, while MaxBuffered bytes wait, and to find out about a topic not seen before. An error from Produce means that
 // done won't be called.
 func (p *Producer) Produce(ctx context.Context, r *Record, done func(*Record, error)) error {
-	info, ok := p.c.meta.get(r.Topic)
-	if !ok {
-		var err error
-		if info, err = p.find(ctx, r.Topic); err != nil {
-			return err
-		}
-	}
 	if r.Timestamp.IsZero() {
 		r.Timestamp = time.Now()
 	}
@@ -236,6 +232,21 @@ func (p *Producer) Produce(ctx context.Context, r *Record, done func(*Record, er
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	t := p.topics[r.Topic]
+	if t == nil || t.version != p.c.meta.version.Load() {
+		p.mu.Unlock()
+		version := p.c.meta.version.Load()
+		info, err := p.find(ctx, r.Topic)
+		p.mu.Lock()
+		if err != nil {
+			return err
+		}
+		if t = p.topics[r.Topic]; t == nil {
+			t = &producerTopic{sticky: -1}
+			p.topics[r.Topic] = t
+		}
+		t.info, t.version = info, version
+	}
 	if p.buffered > 0 && p.buffered+size > p.o.MaxBuffered && !p.closed {
 		if err := p.awaitRoom(ctx, size); err != nil {
 			return err
@@ -249,11 +260,14 @@ func (p *Producer) Produce(ctx context.Context, r *Record, done func(*Record, er
 			return err
 		}
 	}
-	return p.add(r, done, info, size)
+	return p.add(r, done, t, size)
 }
 
-// find looks for a topic not seen before.
+// find looks for a topic not seen before, or looks again because what is known of topics has changed.
 func (p *Producer) find(ctx context.Context, name string) (t *Topic, err error) {
+	if t, ok := p.c.meta.get(name); ok {
+		return t, nil
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, p.o.MaxBlock, fmt.Errorf("not found within %v: %w", p.o.MaxBlock, context.DeadlineExceeded))
 	defer cancel()
 	err = p.c.retry(ctx, func(ctx context.Context) error {
@@ -294,13 +308,8 @@ func (p *Producer) awaitRoom(ctx context.Context, size int) error {
 }
 
 // add puts a record into its partition's open batch. mu is held.
-func (p *Producer) add(r *Record, done func(*Record, error), info *Topic, size int) error {
-	t := p.topics[r.Topic]
-	if t == nil {
-		t = &producerTopic{sticky: -1}
-		p.topics[r.Topic] = t
-	}
-	partition, err := p.partitionFor(r, t, info, size)
+func (p *Producer) add(r *Record, done func(*Record, error), t *producerTopic, size int) error {
+	partition, err := p.partitionFor(r, t, t.info, size)
 	if err != nil {
 		return err
 	}
@@ -352,6 +361,7 @@ func (p *Producer) newBatch() *batch {
 	} else {
 		b.builder = record.NewBuilder(p.builderOptions())
 	}
+	b.builder.Grow(p.usual)
 	p.batches[b] = struct{}{}
 	return b
 }
@@ -605,7 +615,8 @@ func (p *Producer) tell(b *batch, offset, appendTime int64, err error) {
 		}
 	}
 	p.mu.Lock()
-	if len(p.free) < 16 && b.builder.Len() <= 4<<20 {
+	p.usual = (3*p.usual + b.builder.Len()) / 4
+	if len(p.free) < 64 && b.builder.Len() <= 4<<20 {
 		p.free = append(p.free, b.builder)
 	}
 	b.builder, b.built, b.records = nil, nil, nil

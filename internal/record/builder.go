@@ -70,6 +70,13 @@ func (b *Builder) Reset(o BuilderOptions) {
 	}
 }
 
+// Grow makes room for a batch of n bytes before compression.
+func (b *Builder) Grow(n int) {
+	if cap(b.buf) < n {
+		b.buf = append(make([]byte, 0, n), b.buf...)
+	}
+}
+
 // Append adds a record at the next offset. A nil key or value is null.
 func (b *Builder) Append(ts int64, key, value []byte, headers []Header) {
 	b.AppendAt(b.lastOffset+1, ts, key, value, headers)

@@ -101,8 +101,20 @@ func (d *Decompressor) Decompress(dst []byte, c Codec, src []byte, limit int64) 
 		dec.limit = limit
 	}
 	for {
+		// What fits is decoded in place.
+		own, spare := dec.out, dst[len(dst):cap(dst)]
+		if dec.given = len(spare) >= dec.inPlace(); dec.given {
+			dec.out = spare
+		}
 		chunk, err := dec.next()
-		dst = append(dst, chunk...)
+		if len(chunk) > 0 && len(spare) >= len(chunk) && &chunk[0] == &spare[0] {
+			dst = dst[:len(dst)+len(chunk)]
+		} else {
+			dst = append(dst, chunk...)
+		}
+		if dec.given && cap(dec.out) > 0 && &dec.out[:1][0] == &spare[0] {
+			dec.out = own // the caller's memory is the caller's
+		}
 		if err == io.EOF {
 			return dst, nil
 		}
@@ -110,6 +122,17 @@ func (d *Decompressor) Decompress(dst []byte, c Codec, src []byte, limit int64) 
 			return dst, err
 		}
 	}
+}
+
+// inPlace is how much room the next chunk needs so that it can be decoded where it is wanted.
+func (c *decoder) inPlace() int {
+	switch {
+	case c.codec == LZ4:
+		return c.lz4.blockMax
+	case c.codec == Zstd && !c.started:
+		return min(max(firstBuffer, len(c.src)), keepBuffer)
+	}
+	return firstBuffer
 }
 
 // decoder turns the payload of one batch into chunks, each of which is valid until the next.
@@ -132,12 +155,13 @@ type decoder struct {
 	lz4     lz4Frame
 	framed  bool // snappy: xerial framing
 	started bool // zstd: stream is in use
+	given   bool // out is the caller's for this chunk
 }
 
 // reset begins a payload. magic is that of the message around it: lz4 frames in magic 0 have a wrong header checksum.
 func (c *decoder) reset(codec Codec, src []byte, magic int8) error {
 	c.codec, c.src, c.rest = codec, src, src
-	c.limit, c.produced, c.done, c.started = c.owner.maxBytes, 0, false, false
+	c.limit, c.produced, c.done, c.started, c.given = c.owner.maxBytes, 0, false, false, false
 	switch codec {
 	case Gzip:
 		c.reader.Reset(src)
@@ -318,6 +342,9 @@ func (c *decoder) nextZstd() ([]byte, error) {
 		c.zstd = z
 	}
 	guess := min(max(firstBuffer, 6*len(c.src)), keepBuffer)
+	if c.given {
+		guess = min(guess, cap(c.out)) // the caller has an idea of how much it will be
+	}
 	for {
 		out := c.room(guess)
 		got, err := c.zstd.DecodeAll(c.src, out[:0])
