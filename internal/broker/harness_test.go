@@ -26,6 +26,7 @@ import (
 	"gregor/internal/network"
 	"gregor/internal/record"
 	"gregor/internal/replica"
+	"gregor/internal/security"
 	"gregor/internal/uuid"
 	"gregor/internal/vfs"
 )
@@ -37,8 +38,10 @@ type world struct {
 	groups *group.Coordinator
 	logs   *log.Manager
 	image  *metadata.Image
-	addr   string
-	offset int64
+	// authorizer is there if "authorizer.class.name" is set; it knows what the test loads.
+	authorizer *security.Authorizer
+	addr       string
+	offset     int64
 }
 
 // idController allocates producer ids and refuses all else.
@@ -100,8 +103,11 @@ func newWorld(tb testing.TB, props map[string]string) *world {
 		Config: groupConfig, Linger: -1})
 	w.groups = groups
 	table := api.NewTable(api.BrokerListener, Keys()...)
+	if cfg.Value("authorizer.class.name").Text() != "" {
+		w.authorizer = security.NewAuthorizer(security.Settings{}, quiet)
+	}
 	w.broker = New(Options{NodeID: 1, ClusterID: "c", Config: live, Replicas: replicas, Clock: clock.System, Logger: quiet,
-		Controller: &idController{next: 4000}, Groups: groups, Table: table, KRaftVersion: func() int16 { return 1 }})
+		Controller: &idController{next: 4000}, Groups: groups, Table: table, Authorizer: w.authorizer, KRaftVersion: func() int16 { return 1 }})
 	groups.Start(1)
 	srv, err := network.New(network.Options{Clock: clock.System, Listeners: []network.Listener{{Name: "PLAINTEXT",
 		Addr: "127.0.0.1:0", SecurityProtocol: "PLAINTEXT", Table: table, Handler: w.broker}}})
