@@ -23,5 +23,6 @@
 //
 // # Concurrency
 //
-// All methods are safe for concurrent use. Callbacks come from any goroutine, also from within Send; they must not block.
+// All methods are safe for concurrent use. Callbacks come from any goroutine, also from within Send and Forget;
+// while one runs, its connection brings no further answer.
 package peer

@@ -15,7 +15,8 @@
 //
 // fetcher decides what to ask a leader for and does what its answers say to the logs: appends the same bytes, cuts off what the
 // leader doesn't have (the answer to a fetch says where the logs part, KIP-595), begins anew where the leader begins. It is pure
-// but for the logs. fetchers drive it: a goroutine and a connection for each leader and each of num.replica.fetchers.
+// but for the logs. fetchers drive it, with connections of its own for each leader and each of
+// num.replica.fetchers: whoever reads the leader's answer appends what it brings and sends the next request.
 //
 // # Throttling
 //
@@ -55,7 +56,7 @@
 //
 // # Concurrency
 //
-// Everything exported is safe for concurrent use. Locks are taken in the order Partition.mu, Partition.stMu, the log's,
+// Everything exported is safe for concurrent use. Locks are taken in the order fetchLoop.turnMu, Partition.mu, Partition.stMu, the log's,
 // Partition.waitMu; fetchers.mu, isrChanges.mu, moves.mu and the quotas' are leaves. No callback runs under any of them. A consumer's reads take none:
 // they go by the role's and the log's atomic values.
 package replica
