@@ -2,6 +2,7 @@ package interop
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"slices"
@@ -666,6 +667,12 @@ func streamsConversions(t *testing.T, p threads) {
 	}, nil)
 }
 
+// streamsGolden is a file to write Kafka's records of streams groups to: internal/coordinator/group/testdata/streams.txt has them.
+var streamsGolden = flag.String("streams.golden", "", "write Kafka's records of streams groups to this file, key and value in hex")
+
+// streamsShow has TestStreamsGroups print what Kafka's tool says.
+var streamsShow = flag.Bool("streams.show", false, "print what Kafka's tool says of Kafka's streams groups")
+
 // streamsRecords compares what both have stored of streams groups, record by record: for each key the values in their order.
 func streamsRecords(t *testing.T, p threads) {
 	var mu sync.Mutex
@@ -681,6 +688,7 @@ func streamsRecords(t *testing.T, p threads) {
 		ctx, cancel := context.WithTimeout(t.Context(), streamsPatience)
 		defer cancel()
 		byKey := map[string][]string{}
+		var golden strings.Builder
 		for len(ends) > 0 {
 			fetches := c.PollFetches(ctx)
 			if ctx.Err() != nil {
@@ -699,6 +707,7 @@ func streamsRecords(t *testing.T, p threads) {
 				if !strings.HasPrefix(rec.Key.MessageName(), "StreamsGroup") {
 					return
 				}
+				fmt.Fprintf(&golden, "%x %x\n", r.Key, r.Value)
 				value := "removed"
 				switch v := rec.Value.(type) {
 				case nil:
@@ -713,6 +722,11 @@ func streamsRecords(t *testing.T, p threads) {
 				key := rec.Key.MessageName() + string(rec.Key.AppendJSON(nil, 0))
 				byKey[key] = append(byKey[key], value)
 			})
+		}
+		if *streamsGolden != "" && s == p.kafka {
+			if err := os.WriteFile(*streamsGolden, []byte(golden.String()), 0o644); err != nil {
+				t.Error(err)
+			}
 		}
 		var lines []string
 		for key, values := range byKey {
@@ -796,7 +810,7 @@ func streamsTools(t *testing.T, p threads) {
 		if texts[p.gregor] != texts[p.kafka] {
 			t.Errorf("%s\n%s", line, diff(texts[p.gregor], texts[p.kafka]))
 		}
-		if os.Getenv("STREAMS_SHOW") != "" {
+		if *streamsShow {
 			t.Logf("%s\n%s", line, texts[p.kafka])
 		}
 	}

@@ -173,8 +173,9 @@ func (c *core) Loaded(now time.Time) {
 			}
 		}
 		if g, ok := g.(*streamsGroup); ok {
+			session := c.streamsSettings(g.id).SessionTimeout
 			for id, m := range g.members.All() {
-				c.startSession(g.id, id, c.streamsSettings(g.id).SessionTimeout, now)
+				c.startSession(g.id, id, session, now)
 				if m.state == memberUnrevoked {
 					c.startTaskRevocation(g.id, m, now)
 				}
