@@ -667,7 +667,7 @@ func streamsConversions(t *testing.T, p threads) {
 	}, nil)
 }
 
-// streamsGolden is a file to write Kafka's records of streams groups to: internal/coordinator/group/testdata/streams.txt has them.
+// streamsGolden is a file to write Kafka's records of streams groups to: internal/coordinator/group/testdata/streams.hex has them.
 var streamsGolden = flag.String("streams.golden", "", "write Kafka's records of streams groups to this file, key and value in hex")
 
 // streamsShow has TestStreamsGroups print what Kafka's tool says.

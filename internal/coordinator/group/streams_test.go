@@ -549,7 +549,7 @@ func codeOf(e *api.Error) int16 {
 // Records of streams groups that Kafka 4.4.0 has written are read, are written back byte for byte, and tell what they told Kafka.
 // TestStreamsGroups of the interoperability tests makes them anew.
 func TestStreamsGolden(t *testing.T) {
-	golden, err := os.ReadFile("testdata/streams.txt")
+	golden, err := os.ReadFile("testdata/streams.hex")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -630,7 +630,7 @@ func groupOf(key message.Message) string {
 	return id
 }
 
-// goldenGroups are the groups at the end of testdata/streams.txt.
+// goldenGroups are the groups at the end of testdata/streams.hex.
 const goldenGroups = `
 copies Stable epoch=7 target=7 [m2]
 delayed Assigning epoch=4 target=1 [m1 m2]
