@@ -176,20 +176,37 @@ public class Groups {
     for (Member m : ms) m.leave();
   }
 
+  /** Groups of both protocols, and one with members of both, whose coordinator is replaced meanwhile. */
   static void keep() throws Exception {
-    create("keep", 6);
-    Member x = new Member("x", "keep", topics("keep")), y = new Member("y", "keep", topics("keep")), z = new Member("z", "keep", "keep.*", "group.instance.id=i");
+    String[] groups = {"keep", "keep-classic", "keep-mixed"};
+    for (String g : groups) create(g, 6);
+    String classic = "group.protocol=classic", cooperative = "partition.assignment.strategy=org.apache.kafka.clients.consumer.CooperativeStickyAssignor";
+    Member x = new Member("x", "keep", topics("keep")), y = new Member("y", "keep", topics("keep")), z = new Member("z", "keep", "keep", "group.instance.id=i");
+    Member[] old = {new Member("ox", "keep-classic", topics("keep-classic"), classic, cooperative),
+        new Member("oy", "keep-classic", topics("keep-classic"), classic, cooperative, "group.instance.id=oi")};
+    Member[] mixed = {new Member("mx", "keep-mixed", topics("keep-mixed"), classic, cooperative), null};
+    settle("a classic member", 6, mixed[0]);
+    mixed[1] = new Member("my", "keep-mixed", topics("keep-mixed"));
+    Member[] all = {x, y, z, old[0], old[1], mixed[0], mixed[1]};
     settle("three members", 6, x, y, z);
-    while (!describe("keep").groupState().toString().equals("Stable")) Thread.sleep(100);
-    System.out.println("where " + where("keep"));
+    settle("two classic members", 6, old);
+    settle("two members of both protocols", 6, mixed);
+    for (String g : groups) while (!describe(g).groupState().toString().equals("Stable")) Thread.sleep(100);
+    for (Member m : all) m.lost.clear();
+    for (String g : groups) System.out.println("where " + where(g));
     System.out.println("ready");
     System.in.read();
-    long until = System.currentTimeMillis() + 60000;
-    String w = "";
-    while (System.currentTimeMillis() < until && !w.startsWith("Consumer Stable")) try { w = where("keep"); } catch (Exception e) { Thread.sleep(200); }
+    for (String g : groups) {
+      long until = System.currentTimeMillis() + 60000;
+      String w = "";
+      while (System.currentTimeMillis() < until && !w.contains(" Stable ")) try { w = where(g); } catch (Exception e) { Thread.sleep(200); }
+    }
     Thread.sleep(3000); // several heartbeats
-    System.out.println("where " + where("keep"));
+    for (String g : groups) System.out.println("where " + where(g));
     settle("still three members", 6, x, y, z);
+    settle("still two classic members", 6, old);
+    settle("still two of both protocols", 6, mixed);
+    for (Member m : all) check(m.name + " had to give nothing up", m.lost.isEmpty(), m.lost);
   }
 
   public static void main(String[] a) throws Exception {
