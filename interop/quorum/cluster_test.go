@@ -51,7 +51,7 @@ type member struct {
 	dir         string // server.properties and logs; the data is in dir/data
 	directoryID string
 	addr        string // of the broker, "" for a controller only
-	behind      string // where the broker itself listens, if that isn't addr
+	behind      string // where the first listener itself is, if there are doors before it
 	doors       []*door
 	controller  string // address of the controller, "" for a broker only
 	extra       []string
@@ -177,7 +177,7 @@ func (c *cluster) add(k kind, roles string, extra ...string) *member {
 		m.extra = append(m.extra, "listeners=PLAINTEXT://"+m.addr, "advertised.listeners=PLAINTEXT://"+m.addr)
 	}
 	if c.mesh != nil {
-		m.extra = append(m.extra, c.mesh.doors(m)...)
+		m.extra = append(m.extra, c.mesh.doors(m, roles)...)
 	}
 	m.extra = append(m.extra, extra...)
 	c.members = append(c.members, m)

@@ -8,6 +8,7 @@ import (
 	"net"
 	"regexp"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -268,26 +269,40 @@ func (w *pipe) pump(dst, src *net.TCPConn, l func() lane, first []byte) {
 	}
 }
 
-// doors puts doors before the listeners of a member and returns the settings that this takes. Brokers talk to each other on a
-// listener of their own, so that it can be cut apart from the one for clients.
-func (m *mesh) doors(member *member) []string {
-	ports := freePorts(m.tb, 6)
-	listeners, advertised := "listeners=", "advertised.listeners="
-	for i, name := range []string{"PLAINTEXT", "INTERNAL", "CONTROLLER"} {
+// doors puts doors before the listeners of a member with the roles given, and returns the settings that this takes. Brokers talk to
+// each other on a listener of their own, so that it can be cut apart from the one for clients.
+func (m *mesh) doors(member *member, roles string) []string {
+	var names, listeners, advertised []string
+	if roles != controllerOnly {
+		names = append(names, "PLAINTEXT", "INTERNAL")
+	}
+	if roles != brokerOnly {
+		names = append(names, "CONTROLLER")
+	}
+	ports := freePorts(m.tb, 2*len(names))
+	for i, name := range names {
 		d := &door{mesh: m, node: member.id, listener: name, addr: fmt.Sprintf("127.0.0.1:%d", ports[2*i]), behind: fmt.Sprintf("127.0.0.1:%d", ports[2*i+1])}
 		member.doors = append(member.doors, d)
-		if i > 0 {
-			listeners, advertised = listeners+",", advertised+","
+		listeners, advertised = append(listeners, name+"://"+d.behind), append(advertised, name+"://"+d.addr)
+		switch name {
+		case "PLAINTEXT":
+			member.addr = d.addr
+		case "CONTROLLER":
+			member.controller = d.addr
 		}
-		listeners += name + "://" + d.behind
-		advertised += name + "://" + d.addr
+		if i == 0 {
+			member.behind = d.behind
+		}
 	}
-	member.addr, member.controller, member.behind = member.doors[0].addr, member.doors[2].addr, member.doors[0].behind
 	m.tb.Cleanup(func() {
 		for _, d := range member.doors {
 			d.lock()
 		}
 	})
-	return []string{listeners, advertised, "inter.broker.listener.name=INTERNAL",
+	settings := []string{"listeners=" + strings.Join(listeners, ","), "advertised.listeners=" + strings.Join(advertised, ","),
 		"listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT"}
+	if roles != controllerOnly {
+		settings = append(settings, "inter.broker.listener.name=INTERNAL")
+	}
+	return settings
 }

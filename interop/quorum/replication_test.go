@@ -103,17 +103,26 @@ func (c *cluster) preferred() {
 // sameReplicas compares the logs that the members, which have stopped, have of a topic.
 func (c *cluster) sameReplicas(topic string, partitions int) {
 	c.tb.Helper()
+	var all []int32
+	for _, m := range c.members {
+		all = append(all, m.id)
+	}
 	for p := range partitions {
-		dir := fmt.Sprintf("%s-%d", topic, p)
-		first := c.members[0].segments(dir)
-		for _, m := range c.members[1:] {
-			if other := m.segments(dir); !bytes.Equal(first, other) {
-				i := 0
-				for i < min(len(first), len(other)) && first[i] == other[i] {
-					i++
-				}
-				c.tb.Errorf("%s: %s has %d bytes and %s has %d; they differ from byte %d on", dir, c.members[0], len(first), m, len(other), i)
+		c.sameLogs(fmt.Sprintf("%s-%d", topic, p), all)
+	}
+}
+
+// sameLogs compares what members, which have stopped, have in a partition's directory.
+func (c *cluster) sameLogs(dir string, ids []int32) {
+	c.tb.Helper()
+	first := c.member(ids[0]).segments(dir)
+	for _, id := range ids[1:] {
+		if other := c.member(id).segments(dir); !bytes.Equal(first, other) {
+			i := 0
+			for i < min(len(first), len(other)) && first[i] == other[i] {
+				i++
 			}
+			c.tb.Errorf("%s: %s has %d bytes and %s has %d; they differ from byte %d on", dir, c.member(ids[0]), len(first), c.member(id), len(other), i)
 		}
 	}
 }
