@@ -26,8 +26,9 @@ interop: ## tests with the real Kafka and other clients; installs what they need
 race: ## unit tests under the race detector
 	go test -race -timeout 60m ./...
 
-sim: ## simulated clusters: SEEDS (10000) seeds, and every broken rule must be caught
+sim: ## simulated clusters and groups: SEEDS (10000) seeds of each, and every broken rule must be caught
 	go test -timeout 0 -v -run 'TestSeeds|TestMutationsAreCaught' ./internal/simtest -seeds $(SEEDS) -mutant-seeds 5000
+	go test -timeout 0 -v -run 'TestSim$$|TestMutationsAreCaught' ./internal/coordinator/group -seeds $(SEEDS) -mutant-seeds 5000
 
 lint: ## formatting, vet, staticcheck
 	@out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "not gofmt-clean:"; echo "$$out"; exit 1; fi
