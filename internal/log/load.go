@@ -22,6 +22,8 @@ type loadOptions struct {
 	clean bool
 	// recoveryPoint and start are the checkpointed offsets; start is -1 when there is none.
 	recoveryPoint, start int64
+	// firstDirty is how far the cleaner has come, 0 where it has never been.
+	firstDirty int64
 	// recovering is told of bytes to scan and of bytes scanned; may be nil.
 	recovering func(total, done int64)
 }
@@ -89,7 +91,7 @@ func (e *engine) load(tp TopicPartition, dir string, parent *logDir, o loadOptio
 		}
 	}
 	if !sound && err == nil {
-		err = l.recover(o.recoveryPoint, o.recovering)
+		err = l.recover(o.recoveryPoint, o.firstDirty, o.recovering)
 		l.touched = true
 	}
 	if err != nil {

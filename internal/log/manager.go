@@ -470,7 +470,7 @@ func (m *Manager) loadOne(d *logDir, w loading, known *checkpoints, p *progress)
 			return m.straying(d, w, id, p)
 		}
 	}
-	o := loadOptions{cfg: m.o.TopicConfig(w.tp.Topic), topicID: id, clean: d.clean, recoveryPoint: known.points[w.tp], start: -1,
+	o := loadOptions{cfg: m.o.TopicConfig(w.tp.Topic), topicID: id, clean: d.clean, recoveryPoint: known.points[w.tp], start: -1, firstDirty: known.cleaned[w.tp],
 		recovering: func(total, done int64) { p.add(0, total, done) }}
 	if s, ok := known.starts[w.tp]; ok {
 		o.start = s
@@ -652,7 +652,7 @@ func (m *Manager) chooseDir(id uuid.UUID) *logDir {
 		d.mu.Lock()
 		n := len(d.logs) + len(d.futures)
 		d.mu.Unlock()
-		cordoned := m.o.Cordoned != nil && m.o.Cordoned(d.path)
+		cordoned := m.Cordoned(d.path)
 		if best == nil || bestCordoned && !cordoned || bestCordoned == cordoned && n < least {
 			best, least, bestCordoned = d, n, cordoned
 		}

@@ -19,7 +19,7 @@ var recoverBuffers = sync.Pool{New: func() any { b := make([]byte, recoverChunk)
 //
 // Below the recovery point nothing is checked. Within the segment that holds it, the scan begins at the last index entry below
 // it whose batch can be verified: that part of the file was synced. The index itself need not have been.
-func (l *Log) recover(point int64, progress func(total, done int64)) error {
+func (l *Log) recover(point, firstDirty int64, progress func(total, done int64)) error {
 	fc := l.e.files
 	segs := l.segs()
 	first := max(segmentAt(segs, point), 0)
@@ -49,9 +49,9 @@ func (l *Log) recover(point int64, progress func(total, done int64)) error {
 	}
 	for i := first; i < len(segs); i++ {
 		s := segs[i]
-		if i > first && l.meta && s.base != end.offset {
-			// A segment was synced, or its name was, and one before it wasn't. Elsewhere compaction makes such gaps; the metadata
-			// log has none, and what lies behind one is as good as lost.
+		if i > first && s.base != end.offset && l.gapless(s.base, firstDirty) {
+			// A segment was synced, or its name was, and one before it wasn't. What lies behind is as good as lost: kept, the log
+			// would end where it once did, and nobody would miss what is gone.
 			l.e.logger.Warn("the log is cut off before a gap", "partition", l.tp.String(), "offset", end.offset, "segment", s.name(suffixLog).path(),
 				"segments_after", len(segs)-i)
 			if err := l.removeSegments(newestFirst(segs[i:]), l.cfg.Load().FileDeleteDelay); err != nil {
@@ -118,6 +118,13 @@ func (l *Log) recover(point int64, progress func(total, done int64)) error {
 		s.close(fc, false)
 	}
 	return nil
+}
+
+// gapless says whether nothing but a crash can have left a gap before an offset: compaction makes some, up to firstDirty.
+//
+// Differs from Kafka, which takes every gap between segments for one of compaction.
+func (l *Log) gapless(offset, firstDirty int64) bool {
+	return l.meta || !l.cfg.Load().CleanupCompact && offset > firstDirty
 }
 
 // recoverSegment scans one segment. It returns the next offset, how many bytes are sound and, if that isn't all, why.

@@ -83,6 +83,7 @@ type logCopy struct {
 	killed  bool // the process was killed, and nobody has looked
 	torn    bool // in the middle of changing the disk
 	tainted bool // has lost records that it had
+	back    bool // the broker is back, and this is what it came with
 }
 
 func (c *logCopy) end() int64 {
@@ -186,8 +187,8 @@ func (h *history) changed(now *metadata.Partition) {
 		h.begin(now.LeaderEpoch, "a reassignment is taken back uncleanly")
 	}
 	for _, id := range now.ISR {
-		if c := h.copies[id]; c != nil && !slices.Contains(was.ISR, id) && h.holds(c) {
-			c.tainted = false // it was put right
+		if c := h.copies[id]; c != nil && c.back && !slices.Contains(was.ISR, id) && h.holds(c) {
+			c.tainted = false // it was put right, in this life
 		}
 	}
 	h.judge("a change of the metadata")
@@ -269,7 +270,7 @@ func (l *ledger) spare(n *node) bool {
 func (l *ledger) crashed(n *node, survive float64) {
 	for _, h := range l.order {
 		if c := h.copies[n.id]; c != nil {
-			c.hw = 0
+			c.hw, c.back = 0, false
 			c.unsure = c.unsure || survive < 1
 			c.killed = survive >= 1
 		}
@@ -343,6 +344,9 @@ func (l *ledger) opened(n *node, logs *log.Manager) {
 				delete(h.copies, n.id)
 			}
 		}
+		if c := h.copies[n.id]; c != nil {
+			c.back = true
+		}
 		h.judge("a start of node " + strconv.Itoa(int(n.id)))
 	}
 }
@@ -364,6 +368,7 @@ func (h *history) scan(n *node, c *logCopy, x *log.Log) {
 			return
 		}
 		if len(data) == 0 {
+			n.logFiles(x.Dir())
 			h.fail("node %d: nothing at %d of a log to %d", n.id, at, x.EndOffset())
 		}
 		for len(data) > 0 {
@@ -507,6 +512,9 @@ func (h *history) claim(n *node, c *logCopy, leads bool, epoch int32, from int64
 	for ; i < len(c.log) && c.log[i].base < c.hw; i++ {
 		e := c.log[i]
 		if e.last >= c.hw {
+			if h.reset >= 0 {
+				break // a checkpoint of the history before
+			}
 			h.fail("node %d: high watermark %d lies within batch %v", n.id, c.hw, e.batchID)
 		}
 		switch end := h.end(); {

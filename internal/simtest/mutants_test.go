@@ -3,6 +3,7 @@ package simtest
 import (
 	"flag"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -147,7 +148,7 @@ func TestMutationsAreCaught(t *testing.T) {
 	for _, m := range broken {
 		list = append(list, mutants.Mutant(m))
 	}
-	mutants.Catch(t, "../..", list, *mutantFlag, *mutantSeeds)
+	mutants.Catch(t, "../..", append(list, dataMutants...), *mutantFlag, *mutantSeeds)
 }
 
 // TestMutant is run in the binary that TestMutationsAreCaught builds: seeds until one catches the mutant. That a cluster doesn't
@@ -173,5 +174,9 @@ func runMutant(seed uint64) (err error) {
 			err = fmt.Errorf("panic: %v", p)
 		}
 	}()
-	return newWorld(seed, nil).run()
+	make := newWorld
+	if slices.ContainsFunc(dataMutants, func(m mutants.Mutant) bool { return m.Name == mutants.Running() }) {
+		make = newDataWorld
+	}
+	return make(seed, nil).run()
 }

@@ -598,3 +598,13 @@ func (w *world) survival(n *node) float64 {
 }
 
 func full(err error) bool { return errors.Is(err, errFull) }
+
+// logFiles shows what is in a directory.
+func (n *node) logFiles(dir string) {
+	entries, _ := n.disks.mem.ReadDir(dir)
+	for _, e := range entries {
+		i, err := e.Info()
+		must(err)
+		n.logf("%s/%s: %d bytes", dir, e.Name(), i.Size())
+	}
+}
