@@ -69,6 +69,9 @@ func (m *Manager) CheckDir(path string) error {
 	return nil
 }
 
+// Cordoned says whether a log directory takes no new replicas.
+func (m *Manager) Cordoned(dir string) bool { return m.o.Cordoned != nil && m.o.Cordoned(dir) }
+
 // ParentDir is the path of the log directory that holds the log.
 func (l *Log) ParentDir() string {
 	if l.parent == nil {
