@@ -325,11 +325,8 @@ func TestAuthorization(t *testing.T) {
 		return &kmsg.CreatePartitionsRequest{ValidateOnly: true, Topics: []kmsg.CreatePartitionsRequestTopic{{Topic: "mine", Count: 2}, {Topic: "theirs", Count: 2}}}
 	}
 	configs := func() kmsg.Request {
-		q := &kmsg.IncrementalAlterConfigsRequest{ValidateOnly: true}
-		for _, r := range []kmsg.IncrementalAlterConfigsRequestResource{{ResourceType: 2, ResourceName: "mine"}, {ResourceType: 4, ResourceName: "1"}, {ResourceType: 32, ResourceName: "g"}} {
-			q.Resources = append(q.Resources, r)
-		}
-		return q
+		return &kmsg.IncrementalAlterConfigsRequest{ValidateOnly: true, Resources: []kmsg.IncrementalAlterConfigsRequestResource{
+			{ResourceType: 2, ResourceName: "mine"}, {ResourceType: 4, ResourceName: "1"}, {ResourceType: 32, ResourceName: "g"}}}
 	}
 	owner := "v"
 	token := func() kmsg.Request { return &kmsg.CreateDelegationTokenRequest{OwnerPrincipalName: &owner} }

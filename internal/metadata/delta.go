@@ -179,7 +179,8 @@ func (d *Delta) replay(m message.Message) error {
 		}
 		d.ProducerIDs = &ProducerIDsDelta{r.NextProducerID}
 	case *message.AccessControlEntryRecord:
-		d.acls().Changed[r.ID] = &ACL{r.ResourceType, r.ResourceName, r.PatternType, r.Principal, r.Host, r.Operation, r.PermissionType}
+		d.acls().Changed[r.ID] = &ACL{ResourceType: r.ResourceType, ResourceName: r.ResourceName, PatternType: r.PatternType, Principal: r.Principal,
+			Host: r.Host, Operation: r.Operation, PermissionType: r.PermissionType}
 	case *message.RemoveAccessControlEntryRecord:
 		a := d.acls()
 		_, inBase := a.base.Get(r.ID)

@@ -33,12 +33,17 @@ func HostText(a netip.Addr) string {
 	return string(out)
 }
 
+// rangeError says what is wrong with a range, in Kafka's words, which clients get to see.
+type rangeError string
+
+func (e rangeError) Error() string { return string(e) }
+
 // ParseRange reads a range of addresses in the host of an entry, such as 10.0.0.0/8. The errors are Kafka's.
 func ParseRange(text string) (netip.Prefix, error) {
 	if strings.Contains(text, ":") {
 		return parseRange6(text)
 	}
-	failed := fmt.Errorf("Could not parse [%s]", text) //nolint:staticcheck // Kafka's words, which clients get to see
+	failed := rangeError("Could not parse [" + text + "]")
 	addr, bits, ok := strings.Cut(text, "/")
 	octets := strings.Split(addr, ".")
 	if !ok || len(octets) != 4 || !digits(bits, 2) {
@@ -72,14 +77,14 @@ func digits(s string, most int) bool {
 func inRange(s string, most int) (int, error) {
 	n, _ := strconv.Atoi(s) // digits only
 	if n > most {
-		return 0, fmt.Errorf("Value [%d] not in range [0,%d]", n, most) //nolint:staticcheck // Kafka's words
+		return 0, rangeError(fmt.Sprintf("Value [%d] not in range [0,%d]", n, most))
 	}
 	return n, nil
 }
 
 func parseRange6(text string) (netip.Prefix, error) {
 	failed := func(whole, why string) (netip.Prefix, error) {
-		return netip.Prefix{}, fmt.Errorf("Could not parse [%s]%s", whole, why) //nolint:staticcheck // Kafka's words
+		return netip.Prefix{}, rangeError("Could not parse [" + whole + "]" + why)
 	}
 	addr, bits, ok := strings.Cut(text, "/")
 	if !ok {
