@@ -349,7 +349,7 @@ func (p *Partition) replaceLog(future *log.Log, chunk int) (done bool, err error
 // replica that isn't here yet will be made there.
 //
 // Errors: LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR when the directory or the replica is offline, or when any directory is and
-// something new would have to be copied, REPLICA_NOT_AVAILABLE when there is no such replica here, INVALID_TOPIC_EXCEPTION when
+// something new would have to be copied, INVALID_REPLICA_ASSIGNMENT when the directory is cordoned, REPLICA_NOT_AVAILABLE when there is no such replica here, INVALID_TOPIC_EXCEPTION when
 // the name is too long for a directory.
 func (m *Manager) AlterLogDir(tp log.TopicPartition, dir string) error {
 	m.publishMu.Lock()
@@ -362,6 +362,8 @@ func (m *Manager) AlterLogDir(tp log.TopicPartition, dir string) error {
 		return api.WithMessage(api.ErrLogDirNotFound, "Log directory %s is not found in the config", dir)
 	case err != nil:
 		return err
+	case m.logs.Cordoned(dir):
+		return api.WithMessage(api.ErrInvalidReplicaAssignment, "Log directory %s is cordoned", dir)
 	}
 	p, err := m.Partition(tp.Topic, tp.Partition)
 	if errors.Is(err, api.ErrKafkaStorageError) {

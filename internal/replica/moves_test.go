@@ -38,6 +38,8 @@ type movesWorld struct {
 	hold  bool       // keep what is called when the controller has answered
 	held  []func()
 	named map[int32]uuid.UUID
+
+	cordoned string // a directory
 }
 
 var movesDirs = []string{"/d1", "/d2", "/d3"}
@@ -69,7 +71,8 @@ func newMovesWorld(t *testing.T) *movesWorld {
 
 func (w *movesWorld) start() {
 	w.t.Helper()
-	logs, err := log.Open(context.Background(), log.Options{FS: w.fs, Clock: clock.System, Dirs: movesDirs, NodeID: 1, NoBackground: true})
+	logs, err := log.Open(context.Background(), log.Options{FS: w.fs, Clock: clock.System, Dirs: movesDirs, NodeID: 1, NoBackground: true,
+		Cordoned: func(dir string) bool { return dir == w.cordoned }})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -442,6 +445,9 @@ func TestAlterLogDirIsRefused(t *testing.T) {
 	if b, err := w.m.Partition("b", 0); err != nil || b.log().ParentDir() != "/d3" {
 		t.Errorf("made in %v: %v", b, err)
 	}
+	w.cordoned = elsewhere(p)
+	check(p.tp, w.cordoned, api.ErrInvalidReplicaAssignment)
+	w.cordoned = ""
 	w.m.FailDirectory(p.log().ParentDir())
 	check(p.tp, elsewhere(p), api.ErrKafkaStorageError)
 }
