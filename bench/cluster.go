@@ -722,7 +722,6 @@ type writer struct {
 	partition int32
 	frame     []byte
 	c         *conn
-	to        int
 }
 
 // write sends the frame and says whether it was acknowledged. Once dead is so, node down is not asked any more.
