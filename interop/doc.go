@@ -6,6 +6,8 @@
 //
 //	clients_test.go       every client writes and reads 100,000 records in every codec, and goes on as a member of a group
 //	groups_test.go        members of consumer groups (KIP-848) come, go and change; a group is taken over with its members
+//	streams_*.go          Kafka Streams counts words with both protocols; streams groups (KIP-1071), their answers, records and tool
+//	                      beside Kafka's; such a group is taken over
 //	differential_*.go     thousands of requests, each API in each version, asked of gregor and Kafka; the answers are compared
 //	tools_test.go         Kafka's command-line tools print the same against both
 //	disk_test.go          the two take turns on one data directory, after clean stops and after kill -9
