@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -30,6 +31,10 @@ type Options struct {
 	ClientID string
 	// Dial opens connections. Default is TCP with ConnectTimeout.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// TLS, if set, is spoken on every connection (security.protocol=SSL or SASL_SSL).
+	TLS *tls.Config
+	// SASL, if set, is how the client says who it is (security.protocol=SASL_SSL or SASL_PLAINTEXT, sasl.mechanism).
+	SASL SASL
 	// Logger gets a line for each lost connection and the like. Default: nothing is logged.
 	Logger *slog.Logger
 	// Timeout bounds each call that is given a context without a deadline, retries included. Default 60 s.

@@ -32,6 +32,7 @@ type conn struct {
 	largest  int // response
 	clientID string
 	node     *nodeState
+	retireAt time.Time // set before others see the conn; zero for never
 	format   *kmsg.RequestFormatter
 	versions map[int16]versionRange // set before others see the conn
 	features []Feature
@@ -44,6 +45,7 @@ type conn struct {
 	pending []*call // guarded by mu, in the order sent
 	next    int32   // guarded by mu: correlation id
 	err     error   // guarded by mu: why it is dead
+	retired bool    // guarded by mu: close it when nothing is pending
 }
 
 type versionRange struct{ min, max int16 }
@@ -187,6 +189,7 @@ func (c *conn) read() {
 		} else {
 			c.nc.SetReadDeadline(time.Time{})
 		}
+		last := c.retired && len(c.pending) == 0
 		c.mu.Unlock()
 		if k.header {
 			var ok bool
@@ -198,6 +201,10 @@ func (c *conn) read() {
 			}
 		}
 		k.reply <- reply{body: body}
+		if last {
+			c.fail(errOver(c.addr))
+			return
+		}
 	}
 }
 
@@ -262,6 +269,11 @@ func (c *conn) fail(err error) {
 	for _, k := range pending {
 		k.reply <- reply{err: err}
 	}
+}
+
+// usable says whether requests can be sent.
+func (c *conn) usable() bool {
+	return c.failure() == nil && (c.retireAt.IsZero() || time.Now().Before(c.retireAt))
 }
 
 func (c *conn) failure() error {

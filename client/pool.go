@@ -136,7 +136,7 @@ func (p *pool) any(ctx context.Context, u purpose) (*conn, error) {
 	p.mu.Lock()
 	var ids, seeds []int32
 	for id := range p.addrs {
-		if s := p.slots[connKey{id, u}]; s != nil && s.conn != nil && s.conn.failure() == nil {
+		if s := p.slots[connKey{id, u}]; s != nil && s.conn != nil && s.conn.usable() {
 			c := s.conn
 			p.mu.Unlock()
 			return c, nil
@@ -182,11 +182,12 @@ func (p *pool) get(ctx context.Context, k connKey) (*conn, error) {
 			p.slots[k] = s
 		}
 		if s.conn != nil {
-			if s.conn.failure() == nil {
+			if s.conn.usable() {
 				c := s.conn
 				p.mu.Unlock()
 				return c, nil
 			}
+			s.conn.retire()
 			s.conn = nil
 		}
 		if s.dialing == nil {
@@ -223,12 +224,19 @@ func (p *pool) dial(k connKey, s *slot, addr string) {
 	defer cancel()
 	var c *conn
 	nc, err := p.o.Dial(ctx, "tcp", addr)
+	if err == nil {
+		nc, err = p.o.secure(ctx, nc, addr)
+	}
 	if err != nil {
 		err = &errConn{"connect to", addr, err}
 	} else {
 		c = newConn(nc, addr, p.node(k.node), p.o)
 		p.wg.Go(c.read)
-		if err = c.negotiate(ctx, p.o.ConnectTimeout); err != nil {
+		err = c.negotiate(ctx, p.o.ConnectTimeout)
+		if err == nil && p.o.SASL != nil {
+			err = c.authenticate(ctx, p.o.SASL, p.o.ConnectTimeout)
+		}
+		if err != nil {
 			if ctx.Err() != nil {
 				// The other end takes connections and doesn't speak, as a frozen process: worth another attempt.
 				err = &errConn{"negotiate with", addr, err}
