@@ -167,8 +167,8 @@ func (c *Conn) reserveDecoded(r *Request) error {
 	if most := decodedFactor * int64(c.srv.opts.MaxRequestBytes); n > most {
 		return fmt.Errorf("%s v%d of %d bytes takes %d bytes of memory, at most %d are given", r.Key, r.Version, r.bytes, n, most)
 	}
-	if c.srv.decoding.take(&r.decoded, n) {
-		return nil
+	if n == 0 || c.srv.decoding.take(&r.decoded, n) {
+		return nil // whoever needs nothing waits for nobody
 	}
 	return c.awaitMemory(c.srv.decoding, &r.decoded, n)
 }
