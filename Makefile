@@ -27,7 +27,7 @@ race: ## unit tests under the race detector
 	go test -race -timeout 60m ./...
 
 sim: ## simulated clusters and groups: SEEDS (10000) seeds of each, and every broken rule must be caught
-	go test -timeout 0 -v -run 'TestSeeds|TestMutationsAreCaught' ./internal/simtest -seeds $(SEEDS) -mutant-seeds 5000
+	go test -timeout 0 -v -run 'TestSeeds|TestDataSeeds|TestMutationsAreCaught' ./internal/simtest -seeds $(SEEDS) -data-seeds $(SEEDS) -mutant-seeds 5000
 	go test -timeout 0 -v -run 'TestSim$$|TestMutationsAreCaught' ./internal/coordinator/group -seeds $(SEEDS) -mutant-seeds 5000
 
 lint: ## formatting, vet, staticcheck

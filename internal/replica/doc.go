@@ -52,7 +52,8 @@
 //     (Partition.mu).
 //   - A request is answered exactly once, whoever of appender, timer and role change comes first.
 //
-// The simulation in sim_test.go holds them against crashes, lost records, late messages and false fencing.
+// The second level of internal/simtest holds them against crashes, lost records, late messages, false fencing and failing disks. For
+// it a Manager can be driven on one goroutine in virtual time (Options.OneThread, Options.AfterFunc).
 //
 // # Concurrency
 //

@@ -43,7 +43,7 @@ func testFetcherOptions() fetcherOptions {
 // A disk that is full for a while must not end the following.
 func TestFetcherGoesOnAfterErrorsOfTheDisk(t *testing.T) {
 	p := newWorld(t).followed(1)[0]
-	f, now := newFetcher(testFetcherOptions()), simStart
+	f, now := newFetcher(testFetcherOptions()), testStart
 	f.follow(p, 0)
 	for _, cause := range []error{syscall.ENOSPC, syscall.EMFILE} {
 		q, _ := f.next(now)
@@ -65,7 +65,7 @@ func TestFetcherGoesOnAfterErrorsOfTheDisk(t *testing.T) {
 // A partition that the leader refuses, since it doesn't lead it yet, is asked for again soon, though all others have nothing new.
 func TestFetchDoesNotWaitBeyondABackoff(t *testing.T) {
 	parts := newWorld(t).followed(2)
-	f, now := newFetcher(testFetcherOptions()), simStart
+	f, now := newFetcher(testFetcherOptions()), testStart
 	for _, p := range parts {
 		f.follow(p, 0)
 	}

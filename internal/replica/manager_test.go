@@ -16,6 +16,9 @@ import (
 	"gregor/internal/vfs"
 )
 
+// testStart is what clocks show at first.
+var testStart = time.Unix(1_700_000_000, 0)
+
 // world is a manager over a log directory in memory, and the metadata that was published to it.
 type world struct {
 	t      *testing.T

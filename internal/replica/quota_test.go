@@ -118,7 +118,7 @@ func TestZeroQuotaLetsOneThroughAWindow(t *testing.T) {
 // fetch, and those too once the rate has come down.
 func TestFetcherHoldsThrottledPartitions(t *testing.T) {
 	parts := newWorld(t).followed(3)
-	clk := clock.NewManual(simStart)
+	clk := clock.NewManual(testStart)
 	o := testFetcherOptions()
 	o.quota = newQuota(clk, 1000, 11, time.Second)
 	f := newFetcher(o)
@@ -220,7 +220,7 @@ func TestLeaderHoldsThrottledReplicasBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.append(p, "x")
-	clk := clock.NewManual(simStart)
+	clk := clock.NewManual(testStart)
 	w.m.leaderQuota = newQuota(clk, 100, 11, time.Second)
 	read := func(follower int32) FetchResult {
 		var res FetchResult

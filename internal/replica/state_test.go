@@ -18,7 +18,7 @@ const testLag = 10 * time.Second
 func leading(t *testing.T, isr ...int32) (*state, *metadata.ClusterImage) {
 	t.Helper()
 	s := newState(1)
-	if !s.become(simStart, &role{leader: true, leaderID: 1, leaderEpoch: 5, partitionEpoch: 7, replicas: []int32{1, 2, 3}, isr: isr}, 100) {
+	if !s.become(testStart, &role{leader: true, leaderID: 1, leaderEpoch: 5, partitionEpoch: 7, replicas: []int32{1, 2, 3}, isr: isr}, 100) {
 		t.Fatal("the role is not taken")
 	}
 	return &s, testCluster(t)
@@ -55,28 +55,28 @@ func wantHighWatermark(t *testing.T, s *state, now time.Time, leaderEnd int64, m
 
 func TestHighWatermarkIsTheSmallestEndInSync(t *testing.T) {
 	s, c := leading(t, 1, 2, 3)
-	wantHighWatermark(t, s, simStart, 110, 2, c, 0, false) // nobody has fetched
-	mustFetch(t, s, simStart, 2, 105, 110, c)
-	wantHighWatermark(t, s, simStart, 110, 2, c, 0, false)
-	mustFetch(t, s, simStart, 3, 107, 110, c)
-	wantHighWatermark(t, s, simStart, 110, 2, c, 105, true)
+	wantHighWatermark(t, s, testStart, 110, 2, c, 0, false) // nobody has fetched
+	mustFetch(t, s, testStart, 2, 105, 110, c)
+	wantHighWatermark(t, s, testStart, 110, 2, c, 0, false)
+	mustFetch(t, s, testStart, 3, 107, 110, c)
+	wantHighWatermark(t, s, testStart, 110, 2, c, 105, true)
 	// Broker 2 is fenced: it doesn't count any more, and two are enough but not for a minimum of three.
-	s.become(simStart, &role{leader: true, leaderID: 1, leaderEpoch: 5, partitionEpoch: 8, replicas: []int32{1, 2, 3}, isr: []int32{1, 3}}, 110)
+	s.become(testStart, &role{leader: true, leaderID: 1, leaderEpoch: 5, partitionEpoch: 8, replicas: []int32{1, 2, 3}, isr: []int32{1, 3}}, 110)
 	fenced := testCluster(t, &message.BrokerRegistrationChangeRecord{BrokerID: 2, BrokerEpoch: 12, Fenced: 1})
-	wantHighWatermark(t, s, simStart, 110, 2, fenced, 107, true)
-	wantHighWatermark(t, s, simStart, 110, 3, fenced, 0, false)
+	wantHighWatermark(t, s, testStart, 110, 2, fenced, 107, true)
+	wantHighWatermark(t, s, testStart, 110, 3, fenced, 0, false)
 	// A follower has nothing to move.
-	s.become(simStart, &role{leaderID: 2, leaderEpoch: 6, partitionEpoch: 9, replicas: []int32{1, 2, 3}, isr: []int32{2}}, 110)
-	wantHighWatermark(t, s, simStart, 110, 1, c, 0, false)
+	s.become(testStart, &role{leaderID: 2, leaderEpoch: 6, partitionEpoch: 9, replicas: []int32{1, 2, 3}, isr: []int32{2}}, 110)
+	wantHighWatermark(t, s, testStart, 110, 1, c, 0, false)
 }
 
 // Who keeps up and may enter the ISR is waited for, until it has not been heard of for too long.
 func TestHighWatermarkWaitsForThoseWhoKeepUp(t *testing.T) {
 	s, c := leading(t, 1)
-	mustFetch(t, s, simStart, 2, 100, 100, c)
-	wantHighWatermark(t, s, simStart, 110, 1, c, 100, true)
-	wantHighWatermark(t, s, simStart.Add(testLag), 110, 1, c, 100, true)
-	wantHighWatermark(t, s, simStart.Add(testLag+1), 110, 1, c, 110, true)
+	mustFetch(t, s, testStart, 2, 100, 100, c)
+	wantHighWatermark(t, s, testStart, 110, 1, c, 100, true)
+	wantHighWatermark(t, s, testStart.Add(testLag), 110, 1, c, 100, true)
+	wantHighWatermark(t, s, testStart.Add(testLag+1), 110, 1, c, 110, true)
 }
 
 func TestExpandAndItsAnswers(t *testing.T) {
@@ -84,11 +84,11 @@ func TestExpandAndItsAnswers(t *testing.T) {
 	if s.expand(2, 50, c) != nil {
 		t.Error("enters without a fetch")
 	}
-	mustFetch(t, s, simStart, 2, 99, 110, c)
+	mustFetch(t, s, testStart, 2, 99, 110, c)
 	if s.expand(2, 50, c) != nil {
 		t.Error("enters without what the leaders before have left")
 	}
-	mustFetch(t, s, simStart, 2, 104, 110, c)
+	mustFetch(t, s, testStart, 2, 104, 110, c)
 	if s.expand(2, 105, c) != nil {
 		t.Error("enters below the high watermark")
 	}
@@ -105,7 +105,7 @@ func TestExpandAndItsAnswers(t *testing.T) {
 	if p == nil || !slices.Equal(p.isr, []int32{1, 2}) || !slices.Equal(p.epochs, []int64{-1, 12}) || p.leaderEpoch != 5 || p.partitionEpoch != 7 {
 		t.Fatalf("proposal %+v", p)
 	}
-	mustFetch(t, s, simStart, 3, 110, 110, c)
+	mustFetch(t, s, testStart, 3, 110, 110, c)
 	if s.expand(3, 104, c) != nil {
 		t.Error("two proposals at once")
 	}
@@ -123,7 +123,7 @@ func TestExpandAndItsAnswers(t *testing.T) {
 		t.Errorf("retry %v, changed %v", retry, changed)
 	}
 	// The metadata of now doesn't overtake it, what is newer does.
-	if s.become(simStart, s.role, 110) || s.pending != p {
+	if s.become(testStart, s.role, 110) || s.pending != p {
 		t.Error("the same metadata once more ended the proposal")
 	}
 	if retry, changed := s.answered(p, isrAnswer{leaderEpoch: 5, partitionEpoch: 8, isr: []int32{1, 2}}, nil); retry || !changed ||
@@ -138,7 +138,7 @@ func TestExpandAndItsAnswers(t *testing.T) {
 		t.Errorf("refused: retry %v, changed %v", retry, changed)
 	}
 	p = s.expand(3, 104, c)
-	s.become(simStart, &role{leader: true, leaderID: 1, leaderEpoch: 5, partitionEpoch: 9, replicas: []int32{1, 2, 3}, isr: []int32{1}}, 110)
+	s.become(testStart, &role{leader: true, leaderID: 1, leaderEpoch: 5, partitionEpoch: 9, replicas: []int32{1, 2, 3}, isr: []int32{1}}, 110)
 	if s.pending != nil || s.inMaximalISR(2) || s.inMaximalISR(3) {
 		t.Error("newer metadata did not end the proposal")
 	}
@@ -149,7 +149,7 @@ func TestExpandAndItsAnswers(t *testing.T) {
 
 func TestShrink(t *testing.T) {
 	s, c := leading(t, 1, 2, 3)
-	now := simStart.Add(testLag)
+	now := testStart.Add(testLag)
 	if s.shrink(now, 110, testLag) != nil {
 		t.Error("leaves before its time")
 	}
@@ -170,7 +170,7 @@ func TestShrink(t *testing.T) {
 // A follower that is never quite at the end, because records come all the time, is in sync all the same.
 func TestCaughtUpByTheFetchBefore(t *testing.T) {
 	s, c := leading(t, 1, 2)
-	now, end := simStart, int64(100)
+	now, end := testStart, int64(100)
 	for range 10 {
 		mustFetch(t, s, now, 2, end, end+10, c)
 		now, end = now.Add(testLag/2), end+10
@@ -183,13 +183,13 @@ func TestCaughtUpByTheFetchBefore(t *testing.T) {
 func TestFetchOfAnEarlierLife(t *testing.T) {
 	s, _ := leading(t, 1, 2)
 	c := testCluster(t, &message.RegisterBrokerRecord{BrokerID: 2, BrokerEpoch: 99})
-	if err := s.fetched(simStart, 2, 12, 110, 0, 110, c); err != api.ErrNotLeaderOrFollower {
+	if err := s.fetched(testStart, 2, 12, 110, 0, 110, c); err != api.ErrNotLeaderOrFollower {
 		t.Errorf("error %v", err)
 	}
 	if s.follower(2).end != unknownEnd {
 		t.Error("it counted")
 	}
-	if err := s.fetched(simStart, 4, 12, 110, 0, 110, c); err != api.ErrUnknownLeaderEpoch {
+	if err := s.fetched(testStart, 4, 12, 110, 0, 110, c); err != api.ErrUnknownLeaderEpoch {
 		t.Errorf("of no replica: error %v", err)
 	}
 }
@@ -200,7 +200,7 @@ func TestBecomeIgnoresWhatIsOlder(t *testing.T) {
 		{leaderID: 2, leaderEpoch: 4, partitionEpoch: 9},
 		{leaderID: 2, leaderEpoch: 6, partitionEpoch: 6},
 	} {
-		if s.become(simStart, r, 100) {
+		if s.become(testStart, r, 100) {
 			t.Errorf("took %+v", r)
 		}
 	}
@@ -208,7 +208,7 @@ func TestBecomeIgnoresWhatIsOlder(t *testing.T) {
 		t.Errorf("epoch starts at %d", s.epochStart)
 	}
 	// A new epoch of the same leader begins at its end.
-	s.become(simStart, &role{leader: true, leaderID: 1, leaderEpoch: 6, partitionEpoch: 8, replicas: []int32{1, 2, 3}, isr: []int32{1, 2, 3}}, 120)
+	s.become(testStart, &role{leader: true, leaderID: 1, leaderEpoch: 6, partitionEpoch: 8, replicas: []int32{1, 2, 3}, isr: []int32{1, 2, 3}}, 120)
 	if s.epochStart != 120 {
 		t.Errorf("epoch starts at %d", s.epochStart)
 	}
@@ -218,8 +218,8 @@ func TestBecomeIgnoresWhatIsOlder(t *testing.T) {
 func TestBecomeForgetsOverAGap(t *testing.T) {
 	for epoch, want := range map[int32]int64{6: 110, 7: unknownEnd} {
 		s, c := leading(t, 1, 2, 3)
-		mustFetch(t, s, simStart, 2, 110, 110, c)
-		s.become(simStart, &role{leader: true, leaderID: 1, leaderEpoch: epoch, partitionEpoch: 9, replicas: []int32{1, 2, 3}, isr: []int32{1, 2, 3}}, 110)
+		mustFetch(t, s, testStart, 2, 110, 110, c)
+		s.become(testStart, &role{leader: true, leaderID: 1, leaderEpoch: epoch, partitionEpoch: 9, replicas: []int32{1, 2, 3}, isr: []int32{1, 2, 3}}, 110)
 		if f := s.follower(2); f.end != want || f.known != (want != unknownEnd) {
 			t.Errorf("in epoch %d: %+v", epoch, f)
 		}
@@ -232,9 +232,9 @@ func TestReplicaInAFailedDirectory(t *testing.T) {
 	s.role.directories = []uuid.UUID{{15: 21}, {15: 22}, {15: 23}}
 	sound := testCluster(t, &message.RegisterBrokerRecord{BrokerID: 2, BrokerEpoch: 12, LogDirs: []uuid.UUID{{15: 22}, {15: 99}}})
 	failed := testCluster(t, &message.RegisterBrokerRecord{BrokerID: 2, BrokerEpoch: 12, LogDirs: []uuid.UUID{{15: 99}}})
-	mustFetch(t, s, simStart, 2, 110, 110, sound)
-	wantHighWatermark(t, s, simStart, 120, 1, sound, 110, true)
-	wantHighWatermark(t, s, simStart, 120, 1, failed, 120, true)
+	mustFetch(t, s, testStart, 2, 110, 110, sound)
+	wantHighWatermark(t, s, testStart, 120, 1, sound, 110, true)
+	wantHighWatermark(t, s, testStart, 120, 1, failed, 120, true)
 	if s.expand(2, 104, failed) != nil {
 		t.Error("enters")
 	}
@@ -246,7 +246,7 @@ func TestReplicaInAFailedDirectory(t *testing.T) {
 func TestLowWatermark(t *testing.T) {
 	s, c := leading(t, 1, 2, 3)
 	for id, start := range map[int32]int64{2: 5, 3: 7} {
-		if err := s.fetched(simStart, id, 10+int64(id), 110, start, 110, c); err != nil {
+		if err := s.fetched(testStart, id, 10+int64(id), 110, start, 110, c); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -11,7 +11,30 @@
 //
 // Then the faults end. A leader must be found within bounded time, commit, and serve; every node must come to the same image.
 //
-// # Checkers
+// # Level 2
+//
+// To such a quorum belong brokers with data: the lifecycle's core, the replica manager and the log manager as they are in a process,
+// on log directories of their own, one or two a broker. Producers, idempotent or not, write with acks=all and acks=1; consumers read
+// from leaders and followers; an administrator makes topics, moves partitions, elects leaders, deletes topics and makes them anew, and
+// has brokers stop in order. Processes are killed and keep what they had written, also in the middle of an operation; power fails,
+// and what was not synced is lost or torn; processes freeze; links are cut; directories fail, disks are full, machines are replaced.
+// Eligible leader replicas and unclean elections are on or off.
+//
+// Then the faults end, and within bounded time every partition must take a write, have all replicas in its ISR, and all its logs
+// be equal.
+//
+// ledger keeps the books, and says precisely when records may be lost. It checks after every step of a broker
+//
+//   - what some broker has shown below its high watermark stays as it is, and every member of the ISR and of the eligible leader
+//     replicas has it, or has lost it in a power failure
+//   - it is on as many replicas as min.insync.replicas asks for; what is acknowledged with acks=all is part of it
+//   - equal (offset, leader epoch) means equal batches and equal batches before, in whatever log
+//   - consumers are given nothing else, and no end of the log below what an earlier leader told of
+//   - the high watermark of a replica goes back only with its log, that of a leader never
+//   - in a log a producer's batches stand once each and in order
+//   - a process that is killed comes back with all that it had
+//
+// # Checkers of the quorum
 //
 // They look after every step, at what nodes hold and at what the reference says: a second loader and controller, which is
 // given each batch when the first node knows that it is committed.
@@ -32,8 +55,10 @@
 //	go test ./internal/simtest                                   what CI runs
 //	go test ./internal/simtest -run TestSeeds -seeds 100000      more
 //	go test ./internal/simtest -run TestSeeds -seed 4711 -log    one seed again, with what happens
+//	go test ./internal/simtest -run TestDataSeeds -data-seeds 10000, -seed 4711 -log
+//	                                                             the same of the second level
 //	make sim                                                     many seeds, and all mutants
 //
-// Not simulated: produce and fetch of topics (internal/replica has its own simulation), groups, sockets and their framing,
-// metadata log segments that age, bits that rot on a disk.
+// Not simulated: groups (internal/coordinator/group has its own simulation), sockets and their framing, retention and compaction,
+// moves between log directories, metadata log segments that age, bits that rot on a disk.
 package simtest

@@ -123,8 +123,8 @@ var broken = []mutant{
 
 	// The disk.
 	{"the log goes on behind a gap", "internal/log/recover.go",
-		"l.meta && s.base != end.offset",
-		"l.meta && s.base != end.offset && !BROKEN", 40, false},
+		"s.base != end.offset && l.gapless(s.base, firstDirty)",
+		"s.base != end.offset && l.gapless(s.base, firstDirty) && !BROKEN", 40, false},
 	{"a file is in place before it is synced", "internal/log/smallfile.go",
 		"	if err == nil && sync {\n		err = f.Sync()",
 		"	if err == nil && sync && !BROKEN {\n		err = f.Sync()", 2, false},

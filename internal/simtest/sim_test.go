@@ -79,7 +79,7 @@ func runSeeds(t *testing.T, newWorld func(seed uint64, out io.Writer) *world, se
 				stop := false
 				if err != nil {
 					fails++
-					t.Errorf("seed %d: %v", seed, err)
+					t.Errorf("seed %d: %v\n(again: go test ./internal/simtest -run '^%s$' -seed %d -log)", seed, err, t.Name(), seed)
 					stop = fails > 20
 				}
 				mu.Unlock()
