@@ -25,7 +25,8 @@ func syncGroup(group, member string, generation int32) *kmsg.SyncGroupRequest {
 }
 
 func diffGroups(t *testing.T, p *pair) {
-	// Kafka creates the offsets topic and loads it in the background; everything after has a coordinator.
+	// Both create the offsets topic and load it in the background, each in its own time.
+	p.both(func(s *side) { s.awaitGroups(t) })
 	for _, keys := range [][]string{{"g"}, {"g", "h", ""}, {}} {
 		p.each(t, fmt.Sprintf("coordinator of %q", keys), func(s *side, v int16) kmsg.Request {
 			r := kmsg.NewPtrFindCoordinatorRequest()
@@ -48,8 +49,6 @@ func diffGroups(t *testing.T, p *pair) {
 			}, nil)
 		}
 	}
-	p.both(func(s *side) { s.awaitLeaders(t, "__consumer_offsets") })
-
 	for v := p.versions[11][0]; v <= p.versions[11][1]; v++ {
 		g := fmt.Sprintf("join-%d", v)
 		member := func(s *side) string { m, _ := s.kept[g].(string); return m }
