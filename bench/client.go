@@ -261,6 +261,16 @@ func (b *bench) noteClient(name string, j clientJob) error {
 	return nil
 }
 
+// clientHeading stands before the table of the clients.
+const clientHeading = `
+## Clients
+
+gregor's client beside other clients in Go, against the same gregor node: 4 partitions, values of 100 and 1,024 bytes that compress
+like events, acks from all replicas, idempotent, otherwise the libraries' defaults. Each run is a process of its own; CPU,
+allocations and memory are the client's. The slow consumer reads a record a millisecond for three seconds.
+
+`
+
 // clientTable is the medians of the clients in Markdown, "" if none were measured.
 func clientTable(figures []figure) string {
 	type key struct{ lib, workload, name string }

@@ -328,6 +328,9 @@ them on all cores (recovery), or passes messages of that size to and fro (100-by
 	b.WriteString(table(figures))
 	fmt.Fprintf(&b, "\nMeanwhile everything else on the machine used %s %% of a core while gregor was measured and %s %% while Kafka was (medians over the loads).\n",
 		number(othersCPU(figures, "gregor")), number(othersCPU(figures, "kafka")))
+	if t := clientTable(figures); t != "" {
+		b.WriteString(clientHeading + t)
+	}
 	notes, err := os.ReadFile(filepath.Join(filepath.Dir(path), "NOTES.md"))
 	if err == nil {
 		b.WriteString("\n")

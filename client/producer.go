@@ -113,6 +113,7 @@ type Producer struct {
 	closed   bool
 	id       producerID
 	getting  bool // an id is being asked for
+	looking  bool // topics are being looked up
 	idRetry  time.Time
 	idTries  int
 	txn      transaction

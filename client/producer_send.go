@@ -167,10 +167,10 @@ func (p *Producer) leaderOf(q *partitionQueue, missing map[string]struct{}) *Par
 
 // lookUp refreshes topics. mu is held.
 func (p *Producer) lookUp(topics map[string]struct{}) {
-	if p.txn.looking {
+	if p.looking {
 		return
 	}
-	p.txn.looking = true
+	p.looking = true
 	p.wg.Go(func() {
 		for name := range topics {
 			t, err := p.c.topicInfo(p.ctx, name, false)
@@ -183,7 +183,7 @@ func (p *Producer) lookUp(topics map[string]struct{}) {
 		}
 		sleep(p.ctx, p.c.backoff(0))
 		p.mu.Lock()
-		p.txn.looking = false
+		p.looking = false
 		p.mu.Unlock()
 		p.signal()
 	})

@@ -17,7 +17,6 @@ type transaction struct {
 	parts   map[TopicPartition]bool // in the transaction; false while that is being asked for
 	offsets bool                    // it has offsets of a group
 	busy    bool                    // a call is under way
-	looking bool                    // topics are being looked up
 }
 
 type txnState uint8
