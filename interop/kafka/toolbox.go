@@ -101,7 +101,13 @@ func (b *Toolbox) Run(stdin, tool string, args ...string) (code int, stdout, std
 // Must is Run that fails the test unless the tool ends well, and returns its standard output.
 func (b *Toolbox) Must(tb testing.TB, tool string, args ...string) string {
 	tb.Helper()
-	code, o, e, err := b.Run("", tool, args...)
+	return b.MustInput(tb, "", tool, args...)
+}
+
+// MustInput is Must with something on standard input.
+func (b *Toolbox) MustInput(tb testing.TB, stdin, tool string, args ...string) string {
+	tb.Helper()
+	code, o, e, err := b.Run(stdin, tool, args...)
 	if err != nil || code != 0 {
 		tb.Fatalf("kafka %s %q: exit code %d, %v\n%s\n%s", tool, args, code, err, o, e)
 	}

@@ -9,6 +9,7 @@
 //	reassign_test.go    replicas move between the kinds under load, with a controller of each
 //	storm_test.go       nodes of gregor killed, frozen and cut off under load; QUORUM_ROUNDS=200 for a long one
 //	tools_test.go       Kafka's tools get the same answers whichever kind is the controller and whichever the broker
+//	moves_test.go       Kafka's tools get the same answers of three brokers of either kind while replicas move and leaders change
 //	content_test.go     Kafka's tools read what gregor wrote; large snapshots; logs whose head is dropped
 //	chaos_test.go       nodes of both kinds killed, stopped, frozen and wiped in random order
 //
