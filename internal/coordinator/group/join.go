@@ -380,12 +380,22 @@ func (c *core) prepareRebalance(g *classicGroup, reason string, now time.Time) r
 	return result{}
 }
 
+// unlessGone is what a timer does whose group isn't there. It may have become a group of another kind, and if that can't be
+// written it comes back, and needs the timer.
+func (c *core) unlessGone(g *classicGroup, t *timer) result {
+	return result{Committed: func(now time.Time, err error) {
+		if err != nil && c.live(g) && !t.Active() {
+			c.env.Timers.Set(t, now)
+		}
+	}}
+}
+
 // delayInitial gives the members of a new group time to come together.
 func (c *core) delayInitial(g *classicGroup, delay, remaining time.Duration, now time.Time) {
 	g.joinTimer.Fire = func(now time.Time) (result, error) {
 		switch {
 		case !c.live(g):
-			return result{}, nil
+			return c.unlessGone(g, &g.joinTimer), nil
 		case g.newcomers && remaining > 0:
 			g.newcomers = false
 			c.delayInitial(g, min(c.cfg.InitialRebalanceDelay, remaining), max(remaining-delay, 0), now)
@@ -400,7 +410,7 @@ func (c *core) delayInitial(g *classicGroup, delay, remaining time.Duration, now
 func (c *core) awaitJoins(g *classicGroup, now time.Time) {
 	g.joinTimer.Fire = func(now time.Time) (result, error) {
 		if !c.live(g) {
-			return result{}, nil
+			return c.unlessGone(g, &g.joinTimer), nil
 		}
 		return c.completeJoin(g, now), nil
 	}
@@ -493,7 +503,10 @@ func (c *core) dropPending(g *classicGroup, id string) {
 
 // sessionExpired is for members who haven't been heard of.
 func (c *core) sessionExpired(g *classicGroup, m *classicMember, now time.Time) result {
-	if !c.live(g) || g.member(m.id) != m || m.excused() {
+	if !c.live(g) {
+		return c.unlessGone(g, &m.session)
+	}
+	if g.member(m.id) != m || m.excused() {
 		return result{}
 	}
 	c.log.Info("group member has failed", "group", g.id, "member", m.id, "session", m.sessionTimeout)
@@ -502,7 +515,10 @@ func (c *core) sessionExpired(g *classicGroup, m *classicMember, now time.Time) 
 
 // pendingExpired is for those who didn't come back with their id.
 func (c *core) pendingExpired(g *classicGroup, id string, p *pendingMember, now time.Time) result {
-	if !c.live(g) || g.pending[id] != p {
+	if !c.live(g) {
+		return c.unlessGone(g, &p.session)
+	}
+	if g.pending[id] != p {
 		return result{}
 	}
 	delete(g.pending, id)

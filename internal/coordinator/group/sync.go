@@ -154,7 +154,10 @@ func (c *core) synced(g *classicGroup, m *classicMember) {
 
 // syncExpired takes those out who haven't asked for their assignment.
 func (c *core) syncExpired(g *classicGroup, generation int32, now time.Time) result {
-	if !c.live(g) || g.generation != generation || len(g.unsynced) == 0 ||
+	if !c.live(g) {
+		return c.unlessGone(g, &g.syncTimer)
+	}
+	if g.generation != generation || len(g.unsynced) == 0 ||
 		(g.state != stateCompleting && g.state != stateStable) {
 		return result{}
 	}

@@ -220,45 +220,52 @@ func (c *core) fenceOverdue(k memberKey, why string, now time.Time) result {
 	c.stopTimers(k)
 	existing, _ := c.groups.Get(k.group)
 	var res result
-	// again gives a member that is still there, since it couldn't be written that it isn't, all the time that it had.
-	var again func(now time.Time)
+	found := false
 	switch g := existing.(type) {
 	case *consumerGroup:
-		m, ok := g.members.Get(k.member)
-		if !ok {
-			return result{}
-		}
-		res = c.fence(g, []*consumerMember{m}, now)
-		again = func(now time.Time) {
-			c.startSession(k.group, k.member, c.sessionTimeout(g.id, m), now)
-			if m.state == memberUnrevoked && m.classic == nil {
-				c.startRebalance(k.group, m, now)
-			}
+		var m *consumerMember
+		if m, found = g.members.Get(k.member); found {
+			res = c.fence(g, []*consumerMember{m}, now)
 		}
 	case *streamsGroup:
-		m, ok := g.members.Get(k.member)
-		if !ok {
-			return result{}
+		var m *streamsMember
+		if m, found = g.members.Get(k.member); found {
+			res = c.fenceStreams(g, m)
 		}
-		res = c.fenceStreams(g, m)
-		again = func(now time.Time) {
-			c.startSession(k.group, k.member, c.streamsSettings(g.id).SessionTimeout, now)
-			if m.state == memberUnrevoked {
-				c.startTaskRevocation(k.group, m, now)
-			}
-		}
-	default:
-		return result{}
 	}
-	c.log.Info("group member is fenced", "group", k.group, "member", k.member, "reason", why)
+	if found {
+		c.log.Info("group member is fenced", "group", k.group, "member", k.member, "reason", why)
+	}
+	// A member that isn't there may come back: perhaps it has left, and that is not yet committed.
 	then := res.Committed
 	res.Committed = func(now time.Time, err error) {
 		if then != nil {
 			then(now, err)
 		}
 		if err != nil {
-			again(now)
+			c.revive(k, now)
 		}
 	}
 	return res
+}
+
+// revive gives a member that is still there, since it couldn't be written that it isn't, all the time that it had.
+func (c *core) revive(k memberKey, now time.Time) {
+	existing, _ := c.groups.Get(k.group)
+	switch g := existing.(type) {
+	case *consumerGroup:
+		if m, ok := g.members.Get(k.member); ok {
+			c.startSession(k.group, k.member, c.sessionTimeout(g.id, m), now)
+			if m.state == memberUnrevoked && m.classic == nil {
+				c.startRebalance(k.group, m, now)
+			}
+		}
+	case *streamsGroup:
+		if m, ok := g.members.Get(k.member); ok {
+			c.startSession(k.group, k.member, c.streamsSettings(g.id).SessionTimeout, now)
+			if m.state == memberUnrevoked {
+				c.startTaskRevocation(k.group, m, now)
+			}
+		}
+	}
 }
