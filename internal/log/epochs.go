@@ -94,14 +94,8 @@ func (c *epochCache) endOffset(epoch int32, end int64) (found int32, offset int6
 
 // at is the epoch that offset was written in.
 func (c *epochCache) at(offset int64) (int32, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for i := len(c.entries) - 1; i >= 0; i-- {
-		if c.entries[i].start <= offset {
-			return c.entries[i].epoch, true
-		}
-	}
-	return NoEpoch, false
+	e, ok := c.entryAt(offset)
+	return e.epoch, ok
 }
 
 // truncateFromEnd drops entries that begin at or above end.
