@@ -298,17 +298,18 @@ func (s *simulation) topicsOf(names []string) []uuid.UUID {
 	return ids
 }
 
-// picture is what a core holds that its log must tell.
-func (s *simulation) picture(c *core) string {
+// picture is what a core holds that its log must tell. Of classic groups that is what they are if both are stable: a rebalance under
+// way is not stored, and that one has become empty perhaps could not be.
+func (s *simulation) picture(c, other *core) string {
 	var lines []string
 	for id, g := range c.groups.All() {
 		switch g := g.(type) {
 		case *consumerGroup:
 			lines = append(lines, id+" "+pictureConsumer(g))
 		case *classicGroup:
-			// A rebalance under way is not stored.
 			line := id + " classic"
-			if g.state == stateStable {
+			o, _ := other.groups.Get(id)
+			if o, ok := o.(*classicGroup); ok && g.state == stateStable && o.state == stateStable {
 				line += pictureGroup(g)
 			}
 			lines = append(lines, line)
@@ -330,7 +331,7 @@ func (s *simulation) audit() {
 			s.fail("no leader")
 			return
 		}
-		lived, replayed := s.picture(c), s.picture(s.ref)
+		lived, replayed := s.picture(c, s.ref), s.picture(s.ref, c)
 		if lived != replayed {
 			s.fail("lived:\n%s\nreplayed:\n%s", lived, replayed)
 		}
