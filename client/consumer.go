@@ -143,7 +143,7 @@ func (o *ConsumerOptions) check() error {
 	case subscribes > 0 && o.Group == "":
 		return errors.New("a consumer of topics needs a group")
 	case o.Pattern != "" && o.Protocol != ConsumerProtocol:
-		return errors.New("Pattern needs ConsumerProtocol; Regexp works with both protocols")
+		return errors.New("a Pattern needs ConsumerProtocol; Regexp works with both protocols")
 	case o.Reset == ResetByDuration && o.ResetDuration <= 0:
 		return errors.New("ResetByDuration needs a ResetDuration")
 	}

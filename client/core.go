@@ -717,7 +717,7 @@ type member interface {
 	leave(how Leave, then func())
 	// identity is what commits and queries of offsets carry.
 	identity() memberIdentity
-	// staleEpoch says that a commit was refused for its epoch.
+	// failedCommit hears of a commit that was refused for good.
 	failedCommit(err error)
 }
 
