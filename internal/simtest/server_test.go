@@ -76,8 +76,6 @@ type server struct {
 	parts  []*replica.Partition // that are online, by topic id and partition
 	stale  bool                 // parts must be listed anew
 	beatAt time.Time            // when the lifecycle is to be asked next
-	asking int                  // requests of the lifecycle, numbered
-	leaves bool                 // it wants to stop in order
 	moving map[assigned]placed
 	told   bool // the assigner has a request under way
 }
