@@ -106,6 +106,10 @@ func (c *cachedPartition) unlink() {
 
 func (s *session) upsert(key FetchKey, spec FetchSpec) {
 	if c, ok := s.parts[key.identity()]; ok {
+		if s.privileged && c.spec.LeaderEpoch != spec.LeaderEpoch {
+			// The follower has begun anew, and may have let go of the last answer with the epoch before: it is told all again.
+			c.hw, c.logStart = -1, -1
+		}
 		c.spec = spec
 		return
 	}

@@ -65,6 +65,26 @@ func TestSessionFullThenIncremental(t *testing.T) {
 	}
 }
 
+// A follower that asks in a newer leader epoch is told the high watermark again: it may not have taken it with the last answer.
+func TestSessionTellsFollowersAgainInANewEpoch(t *testing.T) {
+	for _, privileged := range []bool{true, false} {
+		c := newTestSessions(10)
+		hw := map[string]int64{"a": 5}
+		wanted := wantedOf("a")
+		id, _, _, _ := serve(t, c, t0, FetchSessionRequest{Privileged: privileged}, wanted, hw)
+		wanted[0].Spec.FetchOffset = 5
+		_, _, _, sent := serve(t, c, t0, FetchSessionRequest{SessionID: id, Epoch: 1, Privileged: privileged}, wanted, hw)
+		if len(sent) != 0 {
+			t.Errorf("privileged %v: %v is told again in the same epoch", privileged, sent)
+		}
+		wanted[0].Spec.LeaderEpoch++
+		_, _, _, sent = serve(t, c, t0, FetchSessionRequest{SessionID: id, Epoch: 2, Privileged: privileged}, wanted, hw)
+		if (len(sent) == 1) != privileged {
+			t.Errorf("privileged %v: in the next epoch %v is told", privileged, sent)
+		}
+	}
+}
+
 func TestSessionErrors(t *testing.T) {
 	f := func(req FetchSessionRequest, want *api.Error) {
 		t.Helper()
