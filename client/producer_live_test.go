@@ -174,7 +174,7 @@ func TestUndeliverable(t *testing.T) {
 		return respond(id, true, r)
 	}
 	c := fakeClient(t, f)
-	p := c.NewProducer(ProducerOptions{DeliveryTimeout: 300 * time.Millisecond, MaxBlock: 50 * time.Millisecond, MaxBuffered: 200})
+	p := c.NewProducer(ProducerOptions{DeliveryTimeout: 5 * time.Second, MaxBlock: 50 * time.Millisecond, MaxBuffered: 200})
 	fu, err := p.Send(t.Context(), &Record{Topic: "t", Value: make([]byte, 100)})
 	if err != nil {
 		t.Fatal(err)
