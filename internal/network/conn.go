@@ -463,9 +463,10 @@ func (c *Conn) writeLoopLocked() {
 	c.wakeLocked()
 }
 
-// writeQuickLocked is writeLoopLocked for those who must not wait. The lock is not held while it encodes and writes.
+// writeQuickLocked is writeLoopLocked for those who must not wait, nor write for a client that goes on asking: while the connection's
+// goroutine is at work, what else can leave is for that to write. The lock is not held while it encodes and writes.
 func (c *Conn) writeQuickLocked() {
-	for c.err == nil && c.head != nil && c.head.done {
+	for first := true; (first || !c.active) && c.err == nil && c.head != nil && c.head.done; first = false {
 		b := c.takeLocked()
 		c.mu.Unlock()
 		rest, err := c.sendQuick(b.first)

@@ -175,6 +175,49 @@ func TestTCPParkedReplies(t *testing.T) {
 	wg.Wait()
 }
 
+// Whoever brings a reply writes that, and not what the connection's own goroutine has answered meanwhile: a client that goes on
+// asking would keep it.
+func TestBringerWritesNoMoreThanItBrings(t *testing.T) {
+	first, second := make(chan *Request, 1), make(chan *Request)
+	answered, leave := make(chan struct{}), make(chan struct{})
+	_, addr := startServer(t, Options{}, HandlerFunc(func(r *Request) {
+		if r.CorrelationID == 1 {
+			first <- r
+			return
+		}
+		second <- r
+		<-leave
+	}))
+	c := dialTCP(t, addr)
+	c.send(request(1, "parked"))
+	r := <-first
+	await.True(t, "the connection is idle", func() bool {
+		r.Conn.mu.Lock()
+		defer r.Conn.mu.Unlock()
+		return !r.Conn.active
+	})
+	var encoded atomic.Bool
+	r.Reply(encodes(func() {
+		c.send(request(2, "more"))
+		(<-second).Reply(encodes(func() { encoded.Store(true); close(answered) }))
+	}))
+	if encoded.Load() {
+		t.Error("the second reply was written by who brought the first")
+	}
+	close(leave)
+	<-answered
+	c.expect(1, "ok")
+	c.expect(2, "ok")
+}
+
+// encodes is a reply that calls a function when it is encoded.
+type encodes func()
+
+func (f encodes) AppendTo(dst []byte) []byte {
+	f()
+	return append(dst, "ok"...)
+}
+
 func TestResetWhileWriting(t *testing.T) {
 	file := tempFile(t, 8<<20)
 	var released atomic.Int32
