@@ -294,7 +294,6 @@ type modernMember struct {
 	told partitions
 	// unsure says that an answer was lost, so that the next heartbeat says everything.
 	unsure bool
-	goes   int32 // the epoch with which it leaves, 0 while it doesn't
 }
 
 func (m *modernMember) tick() {
