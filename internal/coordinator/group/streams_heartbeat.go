@@ -351,8 +351,10 @@ func (u *streamsUpdate) configure() (changed bool, err error) {
 		return false, nil
 	}
 	hash := u.c.metadataHash(slices.Clone(u.topology.required))
-	changed = hash != u.meta.hash
-	g.seen.Set(g.touched)
+	if changed = hash != u.meta.hash; !changed {
+		// A change counts as seen when the group has it in its record: this heartbeat may yet be refused.
+		g.seen.Set(g.touched)
+	}
 	if changed || u.configured == nil {
 		if u.configured, err = configureTopology(u.topology, u.c.image.Topics); err != nil {
 			return false, err

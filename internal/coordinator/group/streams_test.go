@@ -479,6 +479,28 @@ func TestStreamsLostAnswer(t *testing.T) {
 	}
 }
 
+// A heartbeat that is the first to see other topics, and is refused, leaves it to the next to tell the group.
+func TestStreamsChangeSeenByRefused(t *testing.T) {
+	p := play{newMachine(), t}
+	p.cfg.Streams.InitialDelay, p.cfg.Streams.AssignmentInterval = 0, 0
+	p.topics(map[string]int{"lines": 2, "words": 2, "counts": 2})
+	p.beat(streamsJoin("g", "a", "p"))
+	resp := p.beat(streamsJoin("g", "a", "p"))
+	if got := tasksFromIDs(resp.ActiveTasks).String(); got != "0_0 0_1 1_0 1_1" {
+		t.Fatalf("a has %s", got)
+	}
+	p.topics(map[string]int{"lines": 0, "words": 0, "counts": 0})
+	p.topics(map[string]int{"lines": 1, "words": 1, "counts": 1})
+	r := streamsBeat("g", "a", resp.MemberEpoch)
+	r.ActiveTasks, r.StandbyTasks, r.WarmupTasks = resp.ActiveTasks, resp.StandbyTasks, resp.WarmupTasks
+	if _, err := p.try(r); api.CodeOf(err) != api.ErrInvalidRequest.Code {
+		t.Fatalf("tasks that there aren't any more: %v", err)
+	}
+	if got := tasksFromIDs(p.beat(streamsJoin("g", "a", "p")).ActiveTasks).String(); got != "0_0 1_0" {
+		t.Errorf("a has %s then", got)
+	}
+}
+
 // Offsets of a streams group are guarded by its members' epochs, and by the tasks that they have had since.
 func TestStreamsOffsetChecks(t *testing.T) {
 	p := play{newMachine(), t}
