@@ -3,6 +3,7 @@ package group
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -22,6 +23,8 @@ type classicSim struct {
 	watched []string
 	sizes   string
 	again   bool // it must rejoin
+	// said is what it reads as of its last JoinGroup, known that of the last which got it an assignment.
+	said, known []string
 }
 
 const classicRebalance = 15 * time.Second
@@ -71,7 +74,7 @@ func (m *classicSim) join() {
 	if !m.group.cooperative {
 		clear(m.parts)
 	}
-	m.again = false
+	m.again, m.said = false, m.reads
 	md := kmsg.NewConsumerMemberMetadata()
 	md.Version, md.Topics, md.Generation = 2, m.reads, m.epoch
 	for _, tp := range m.owned() {
@@ -138,7 +141,14 @@ func (m *classicSim) sync(j *kmsg.JoinGroupResponse) {
 			}
 			m.watched = append(m.watched, md.Topics...)
 		}
-		m.sizes = m.topicSizes()
+		// It may not be the first leader to assign in this generation: a static one has come back, or it has missed an answer. Java's
+		// client takes the topics that there are now for those that were assigned. This one doesn't, or what came and grew meanwhile
+		// would have no reader until something else makes the group rebalance.
+		maps.DeleteFunc(m.group.counted, func(g int32, _ string) bool { return g > j.Generation }) // the group began anew
+		if _, ok := m.group.counted[j.Generation]; !ok {
+			m.group.counted[j.Generation] = m.topicSizes()
+		}
+		m.sizes = m.group.counted[j.Generation]
 		if !j.SkipAssignment {
 			r.GroupAssignment = m.s.assign(j.Members, m.group.cooperative)
 		}
@@ -159,7 +169,7 @@ func (m *classicSim) sync(j *kmsg.JoinGroupResponse) {
 			return
 		}
 		m.s.stats.rebalances++
-		m.epoch, m.s.stir = j.Generation, true
+		m.epoch, m.known, m.s.stir = j.Generation, m.said, true
 		got := m.s.assigned(a.MemberAssignment)
 		_, rest := m.owned().split(got.has)
 		m.drop(func(id partitionID) bool { return rest.has(id.topic, id.partition) })

@@ -85,6 +85,8 @@ type simGroup struct {
 	// classic, modern: which protocols its members may speak. Cooperative is for the classic ones.
 	classic, modern, cooperative bool
 	statics                      int
+	// counted is for each generation of the classic protocol which topics its first assignment knew.
+	counted map[int32]string
 }
 
 type simEvent struct {
@@ -333,6 +335,8 @@ func newSimulation(seed uint64, out io.Writer) *simulation {
 
 // elect makes a node lead as of the next epoch. What isn't committed may be cut off if it is another one.
 func (s *simulation) elect(node int) {
+	// What is compacted is gone: the reference must have seen it by then, or it is in states that never were.
+	s.follow()
 	l := &s.log
 	l.mu.Lock()
 	old := l.leader
