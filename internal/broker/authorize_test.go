@@ -9,6 +9,7 @@ import (
 
 	"gregor/internal/api"
 	"gregor/internal/await"
+	"gregor/internal/metadata"
 	"gregor/internal/security"
 )
 
@@ -78,6 +79,24 @@ func TestProduceNeedsWrite(t *testing.T) {
 	q = produceRequest(13, 1, "", [16]byte{1}, 0, records)
 	if got := call[*kmsg.ProduceResponse](g.client, q).Topics[0].Partitions[0].ErrorCode; got != api.ErrUnknownTopicID.Code {
 		t.Errorf("by an unknown id: %d", got)
+	}
+}
+
+// TestRulesHoldForNewTopics: the broker has replicas of a new topic a moment before it has the image with the topic's name.
+func TestRulesHoldForNewTopics(t *testing.T) {
+	g := newGuard(t)
+	records, shown := batch(t, plain(), "v"), g.image
+	id := g.topic("new", 1)
+	g.broker.Publish(metadata.NewDelta(shown), shown)
+	q := produceRequest(13, 1, "", id, 0, records)
+	if got := call[*kmsg.ProduceResponse](g.client, q).Topics[0].Partitions[0].ErrorCode; got != api.ErrTopicAuthorizationFailed.Code {
+		t.Errorf("produce: %d", got)
+	}
+	f := version(kmsg.NewPtrFetchRequest(), 13)
+	f.ReplicaID, f.MaxBytes, f.SessionEpoch = -1, 1<<20, -1
+	f.Topics = []kmsg.FetchRequestTopic{{TopicID: id, Partitions: []kmsg.FetchRequestTopicPartition{kmsg.NewFetchRequestTopicPartition()}}}
+	if got := call[*kmsg.FetchResponse](g.client, f).Topics[0].Partitions[0].ErrorCode; got != api.ErrTopicAuthorizationFailed.Code {
+		t.Errorf("fetch: %d", got)
 	}
 }
 

@@ -146,10 +146,12 @@ func (op *fetchOp) resolve() {
 		}
 		p.Partition = nil
 		if p.Key.TopicID != uuid.Zero {
-			if p.Key.Topic == "" {
+			// Looked up once: a partition without a name could be read by everybody.
+			if t := op.b.replicas.TopicByID(p.Key.TopicID); t != nil {
+				p.Key.Topic, p.Partition = t.Name(), t.Partition(p.Key.Partition)
+			} else if p.Key.Topic == "" {
 				p.Key.Topic = op.topicName(nil, p.Key.TopicID)
 			}
-			p.Partition = op.b.replicas.TopicByID(p.Key.TopicID).Partition(p.Key.Partition)
 		} else {
 			p.Partition = op.b.replicas.Topic([]byte(p.Key.Topic)).Partition(p.Key.Partition)
 		}

@@ -77,15 +77,17 @@ func (b *Broker) produce(r *network.Request) {
 	}
 }
 
-// mayWrite says whether the client may write to a topic. It may try to if its id is unknown.
-func (op *produceOp) mayWrite(t *api.ProduceTopic) bool {
+// mayWrite says whether the client may write to a topic, which is nil if there is none here. It may try to if its id is unknown.
+func (op *produceOp) mayWrite(topic *replica.Topic, t *api.ProduceTopic) bool {
 	name := string(t.Name)
-	if op.req.Version >= 13 {
-		topic := op.b.image().Topics.ByID(t.TopicID)
-		if topic == nil {
+	if topic != nil {
+		name = topic.Name() // the image may not have it yet
+	} else if op.req.Version >= 13 {
+		elsewhere := op.b.image().Topics.ByID(t.TopicID)
+		if elsewhere == nil {
 			return true
 		}
-		name = topic.Name
+		name = elsewhere.Name
 	}
 	return op.b.allowsTopic(op.r, security.Write, name)
 }
@@ -123,7 +125,7 @@ func (op *produceOp) topic(t *api.ProduceTopic, headerOnly bool) {
 		topic = b.replicas.Topic(t.Name)
 	}
 	var out *api.ProduceTopicResponse
-	if b.authorizer != nil && !op.mayWrite(t) {
+	if b.authorizer != nil && !op.mayWrite(topic, t) {
 		op.refuse(t, api.ErrTopicAuthorizationFailed)
 		return
 	}
