@@ -64,6 +64,8 @@ type classicGroup struct {
 	joining int
 	// unsynced are those that have yet to send SyncGroup in this generation.
 	unsynced map[string]struct{}
+	// assigned is the last generation whose leader has assigned, though perhaps that is not yet stored.
+	assigned int32
 	// topics that the members read; nil when that isn't known.
 	topics map[string]struct{}
 	// newcomers says that members came during the initial rebalance, so that it is prolonged.

@@ -13,6 +13,7 @@ import (
 	"gregor/internal/clock"
 	"gregor/internal/coordinator/memlog"
 	"gregor/internal/record"
+	"gregor/internal/timeline"
 )
 
 // node is a coordinator over a log in memory, in a bubble.
@@ -364,6 +365,40 @@ func TestRebalanceOverTheRuntime(t *testing.T) {
 			t.Fatalf("heartbeat after the other's session: error %d", code)
 		}
 	})
+}
+
+// A leader that repeats its SyncGroup while the assignment waits for its commit, by then with another one, doesn't change what is stored.
+func TestRepeatedAssignment(t *testing.T) {
+	m := newMachine()
+	m.cfg.InitialRebalanceDelay = 0
+	j := kmsg.NewPtrJoinGroupRequest()
+	j.Group, j.SessionTimeoutMillis, j.RebalanceTimeoutMillis, j.ProtocolType = "g", 10_000, 60_000, "consumer"
+	j.Protocols = []kmsg.JoinGroupRequestProtocol{{Name: "range", Metadata: subscription("orders")}}
+	m.join(3, "a", j)
+	m.advance(0)
+	g, err := m.core.classicGroup("g", timeline.Latest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	sync := func(assignment string) result {
+		s := kmsg.NewPtrSyncGroupRequest()
+		s.Group, s.MemberID, s.Generation = "g", *g.leader, g.generation
+		s.GroupAssignment = []kmsg.SyncGroupRequestGroupAssignment{{MemberID: *g.leader, MemberAssignment: []byte(assignment)}}
+		return m.core.sync(s, func(r *kmsg.SyncGroupResponse) {
+			got = append(got, fmt.Sprintf("%s: %s %q", assignment, codeName(r.ErrorCode), r.MemberAssignment))
+		}, m.now)
+	}
+	first := sync("first")
+	if second := sync("second"); len(second.Records) > 0 {
+		t.Errorf("the repeated request writes %v", second.Records)
+	}
+	first.Committed(m.now, nil)
+	// The first request is answered when the second comes, which gets what is stored.
+	want := []string{`first: REBALANCE_IN_PROGRESS ""`, `second: ok "first"`}
+	if !slices.Equal(got, want) {
+		t.Errorf("answers %q, want %q", got, want)
+	}
 }
 
 // The members' keys and values come from the network: nothing in them may take the coordinator down.

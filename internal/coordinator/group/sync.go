@@ -40,7 +40,10 @@ func (c *core) sync(r *kmsg.SyncGroupRequest, reply func(*kmsg.SyncGroupResponse
 		c.answerSync(m, syncError(api.ErrRebalanceInProgress)) // repeated; see rejoin
 		m.awaitingSync = reply
 		c.synced(g, m)
-		if g.isLeader(m.id) {
+		// Differs from Kafka, which writes the assignment of a repeated request as well, hands the first one out, and leaves the second
+		// in the log, for the next coordinator to hand out in the same generation.
+		if g.isLeader(m.id) && g.assigned != g.generation {
+			g.assigned = g.generation
 			return c.assign(g, r)
 		}
 	case stateStable:
