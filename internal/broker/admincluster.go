@@ -77,9 +77,14 @@ func (b *Broker) describeTopicPartitions(r *network.Request, q *kmsg.DescribeTop
 	if q.Cursor != nil && (!all && !wanted[from] || start < 0) {
 		return describeTopicPartitionsFailed(q, resp)
 	}
+	names := slices.Sorted(maps.Keys(wanted))
+	allowed := b.allows
+	if all {
+		allowed = b.allowsQuietly
+	}
 	var refused []kmsg.DescribeTopicPartitionsResponseTopic
-	maps.DeleteFunc(wanted, func(name string, _ bool) bool {
-		if b.allowsTopic(r, security.Describe, name) {
+	names = slices.DeleteFunc(names, func(name string) bool {
+		if allowed(r, security.Describe, security.Topic, name) {
 			return false
 		}
 		if !all {
@@ -90,7 +95,6 @@ func (b *Broker) describeTopicPartitions(r *network.Request, q *kmsg.DescribeTop
 		}
 		return true
 	})
-	names := slices.Sorted(maps.Keys(wanted))
 	left := max(min(b.config.Current().MaxRequestPartitions, q.ResponsePartitionLimit), 1)
 	view := topicView{img: image, listener: r.Conn.Listener(), version: 12}
 	next := func(topic string, partition int32) {

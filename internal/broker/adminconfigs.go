@@ -101,10 +101,12 @@ const (
 
 func (b *Broker) checkIncremental(from *network.Request, r *kmsg.IncrementalAlterConfigsRequestResource) error {
 	var nulls []string
-	for i, c := range r.Configs {
-		if slices.ContainsFunc(r.Configs[:i], func(o kmsg.IncrementalAlterConfigsRequestResourceConfig) bool { return o.Name == c.Name }) {
+	seen := make(map[string]bool)
+	for _, c := range r.Configs {
+		if seen[c.Name] {
 			return invalidRequest("Error due to duplicate config keys")
 		}
+		seen[c.Name] = true
 		if c.Op != opDelete && c.Value == nil {
 			nulls = append(nulls, c.Name)
 		}

@@ -254,3 +254,28 @@ func TestIdempotenceNeedsSomeWrite(t *testing.T) {
 		}
 	}
 }
+
+// TestTopicPartitionsHideOthers: what may not be described comes last, in order of name, and not at all if nobody named it.
+func TestTopicPartitionsHideOthers(t *testing.T) {
+	g := newGuard(t)
+	g.may("DESCRIBE TOPIC mine")
+	for _, c := range []struct {
+		names []string
+		want  string
+	}{
+		{nil, "[mine 0]"},
+		{[]string{"theirs", "mine", "z", "y", "x", "w"}, "[mine 0 theirs 29 w 29 x 29 y 29 z 29]"},
+	} {
+		q := kmsg.NewPtrDescribeTopicPartitionsRequest()
+		for _, n := range c.names {
+			q.Topics = append(q.Topics, kmsg.DescribeTopicPartitionsRequestTopic{Topic: n})
+		}
+		var got []string
+		for _, topic := range call[*kmsg.DescribeTopicPartitionsResponse](g.client, q).Topics {
+			got = append(got, fmt.Sprint(*topic.Topic, " ", topic.ErrorCode))
+		}
+		if fmt.Sprint(got) != c.want {
+			t.Errorf("%q: %s, want %s", c.names, got, c.want)
+		}
+	}
+}

@@ -111,10 +111,12 @@ func (m *quotas) alter(req *kmsg.AlterClientQuotasRequest) (Result, error) {
 }
 
 func (m *quotas) alterOne(entity []message.ClientQuotaRecordEntityData, key quotaEntity, ops []kmsg.AlterClientQuotasRequestEntryOp) ([]message.Versioned, error) {
-	for i, op := range ops {
-		if slices.ContainsFunc(ops[:i], func(o kmsg.AlterClientQuotasRequestEntryOp) bool { return o.Key == op.Key }) {
+	seen := make(map[string]bool)
+	for _, op := range ops {
+		if seen[op.Key] {
 			return nil, api.WithMessage(api.ErrInvalidRequest, "Duplicate quota key %s not updating quota for this entity %s", op.Key, entityText(entity))
 		}
+		seen[op.Key] = true
 	}
 	keys, err := quotaKeys(entity)
 	if err != nil {
