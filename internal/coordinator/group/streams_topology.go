@@ -286,6 +286,11 @@ type topologyConfiguration struct {
 	topics   *metadata.TopicsImage
 	// decided has how many partitions internal topics are to have.
 	decided map[string]int
+	// repartition has the repartition topics, and whether the application has fixed their size; those that it has are fixedWidth
+	// wide, or differ.
+	repartition map[string]bool
+	fixedWidth  int
+	fixedDiffer bool
 }
 
 // size is how many partitions a topic has or is to have.
@@ -314,6 +319,7 @@ func (c *topologyConfiguration) decide() error {
 	if err := c.decideRepartition(); err != nil {
 		return err
 	}
+	c.noteRepartition()
 	for _, s := range c.topology.subtopologies {
 		for i := range s.CopartitionGroups {
 			if err := c.copartition(s, &s.CopartitionGroups[i]); err != nil {
@@ -392,26 +398,31 @@ func (c *topologyConfiguration) decideRepartition() error {
 	return nil
 }
 
+// noteRepartition finds out what copartition needs to know of all repartition topics.
+func (c *topologyConfiguration) noteRepartition() {
+	c.repartition = make(map[string]bool)
+	for _, s := range c.topology.subtopologies {
+		for i := range s.RepartitionSourceTopics {
+			t := &s.RepartitionSourceTopics[i]
+			c.repartition[t.Name] = c.repartition[t.Name] || t.Partitions != 0
+		}
+	}
+	for name, fixed := range c.repartition {
+		if !fixed {
+			continue
+		}
+		n, _ := c.size(name)
+		c.fixedDiffer = c.fixedDiffer || c.fixedWidth != 0 && n != c.fixedWidth
+		c.fixedWidth = n
+	}
+}
+
 // copartition makes the repartition topics of a group of topics that are joined as wide as the others.
 func (c *topologyConfiguration) copartition(s *message.StreamsGroupTopologyValueSubtopology, g *message.StreamsGroupTopologyValueCopartitionGroup) error {
-	isInternal, isFixed := make(map[string]bool), make(map[string]bool)
-	for _, o := range c.topology.subtopologies {
-		for i := range o.RepartitionSourceTopics {
-			t := &o.RepartitionSourceTopics[i]
-			isInternal[t.Name] = true
-			isFixed[t.Name] = isFixed[t.Name] || t.Partitions != 0
-		}
-	}
-	// As in Kafka, topics whose size the application has fixed count wherever in the topology they are.
-	internal, external, fixed := make(map[string]int), make(map[string]int), make(map[string]int)
-	for name := range isFixed {
-		if isFixed[name] {
-			fixed[name], _ = c.size(name)
-		}
-	}
+	internal, external := make(map[string]int), make(map[string]int)
 	add := func(name string) {
 		n, _ := c.size(name)
-		if isInternal[name] {
+		if _, ok := c.repartition[name]; ok {
 			internal[name] = n
 		} else {
 			external[name] = n
@@ -426,20 +437,17 @@ func (c *topologyConfiguration) copartition(s *message.StreamsGroupTopologyValue
 	if len(internal)+len(external) == 0 {
 		return nil
 	}
-	width := 0
-	same := external
-	if len(external) == 0 {
-		same = fixed
+	width, differ, all := 0, false, external
+	for _, n := range external {
+		differ = differ || width != 0 && n != width
+		width = n
 	}
-	for _, name := range slices.Sorted(maps.Keys(same)) {
-		if width != 0 && same[name] != width {
-			all := same
-			if len(external) == 0 {
-				all = internal
-			}
-			return incorrectlyPartitioned("Following topics do not have the same number of partitions: [%s]", counted(all))
-		}
-		width = same[name]
+	if len(external) == 0 {
+		// As in Kafka, topics whose size the application has fixed count wherever in the topology they are.
+		width, differ, all = c.fixedWidth, c.fixedDiffer, internal
+	}
+	if differ {
+		return incorrectlyPartitioned("Following topics do not have the same number of partitions: [%s]", counted(all))
 	}
 	if width == 0 {
 		for _, n := range internal {
@@ -447,7 +455,7 @@ func (c *topologyConfiguration) copartition(s *message.StreamsGroupTopologyValue
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(internal)) {
-		if isFixed[name] && internal[name] != width {
+		if c.repartition[name] && internal[name] != width {
 			return incorrectlyPartitioned("Number of partitions [%d] of repartition topic [%s] doesn't match number of partitions [%d] of the source topic.",
 				internal[name], name, width)
 		}
