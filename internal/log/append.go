@@ -315,7 +315,7 @@ func batchesEnd(records []byte) (last, maxTs int64) {
 // with an error, nothing that matters. mu is held.
 func (l *Log) write(records []byte, info *AppendInfo, cfg *Config, c applyCheck) error {
 	last, maxTs := batchesEnd(records)
-	if err := l.rollFor(int64(len(records)), info.FirstOffset, last, maxTs, cfg); err != nil {
+	if err := l.rollFor(records, last, maxTs, cfg); err != nil {
 		return err
 	}
 	seg := l.active()

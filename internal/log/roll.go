@@ -7,11 +7,17 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"gregor/internal/record"
 )
 
-// rollFor rolls the active segment if the batches to come, n bytes up to offset last with largest timestamp maxTs, don't belong
-// into it. mu is held.
-func (l *Log) rollFor(n, first, last, maxTs int64, cfg *Config) error {
+// rollFor rolls the active segment if the batches to come, up to offset last with largest timestamp maxTs, don't belong into it. mu
+// is held.
+//
+// The new segment begins where the log ends, also when the leader's log has a gap there that compaction has made: recovery takes one
+// between segments for what a crash has left. Kafka's begins with the batch.
+func (l *Log) rollFor(records []byte, last, maxTs int64, cfg *Config) error {
+	n := int64(len(records))
 	seg := l.active()
 	size := seg.size.Load()
 	due := size > int64(cfg.SegmentBytes)-n
@@ -35,9 +41,14 @@ func (l *Log) rollFor(n, first, last, maxTs int64, cfg *Config) error {
 	if !due {
 		return nil
 	}
-	l.marks.Lock()
-	base := max(l.end.offset, first)
-	l.marks.Unlock()
+	base := l.EndOffset()
+	if last-base > math.MaxInt32 {
+		e, _, err := record.NextEntry(records)
+		if err != nil {
+			return recordError(err)
+		}
+		base = e.Offset()
+	}
 	return l.roll(base)
 }
 
