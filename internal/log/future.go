@@ -166,12 +166,16 @@ func FutureFits(tp TopicPartition) bool {
 	return len(tp.String())+len(".")+32+len(dirFuture) <= maxNameLen
 }
 
-// DropFuture gives a future log up, unless it is none any more: its directory is deleted as a replica's is.
+// DropFuture gives a future log up, unless it is none any more: its directory is deleted as a replica's is. It is kept if the log
+// that it was to replace is gone already.
 func (m *Manager) DropFuture(tp TopicPartition, l *Log) error {
 	m.create.Lock()
 	defer m.create.Unlock()
 	if m.Future(tp) != l {
 		return nil
+	}
+	if m.Log(tp) == nil {
+		return &storageError{fmt.Errorf("drop the future log of %s: there is no other log", tp)}
 	}
 	return m.dropFuture(tp)
 }
@@ -227,6 +231,7 @@ func (m *Manager) settleFutures() error {
 //
 // The old directory goes first, durably: should the process die in between, there is a future log alone, in the directory that
 // the metadata names, which a start takes for the replica. Kafka does so too.
+// If it fails in between there is a future log alone as well, which Promote may be asked for again.
 //
 // Differs from Kafka: what was copied is synced before the old log goes.
 func (m *Manager) Promote(tp TopicPartition, next *Log) (*Log, error) {
@@ -247,16 +252,19 @@ func (m *Manager) Promote(tp TopicPartition, next *Log) (*Log, error) {
 			return nil, err
 		}
 		if err := m.retire(src); err != nil {
+			src.mu.Lock()
+			src.closed = nil // it has kept its name, and stays the partition's log
+			src.unlock()
 			return nil, err
-		}
-		if err := m.e.fs.SyncDir(src.parent.path); err != nil {
-			return nil, src.ioError("delete", err)
 		}
 		src.parent.mu.Lock()
 		delete(src.parent.logs, tp)
 		src.parent.noteStaleLocked(tp)
 		src.parent.mu.Unlock()
 		m.logs.Delete(tp)
+		if err := m.e.fs.SyncDir(src.parent.path); err != nil {
+			return nil, src.ioError("delete", err)
+		}
 	}
 	d := next.parent
 	if err := next.rename(d.file(tp.String())); err != nil {

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -189,6 +190,75 @@ func TestFutureIsDropped(t *testing.T) {
 				t.Errorf("%s has %s", d, n)
 			}
 		}
+	}
+	w.close()
+}
+
+// The log gives way before the future log has its name. If that fails, on a disk that is full, the future log is all there is until
+// it is tried again.
+func TestPromotionFailsHalfWay(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		alone bool // nothing but the future log is there then
+		fails func(op vfs.Op, from string) bool
+	}{
+		{"the old log keeps its name", false, func(op vfs.Op, from string) bool { return op.Kind == vfs.OpRename && op.Path == from+"/a-0" }},
+		{"its directory isn't synced", true, func(op vfs.Op, from string) bool { return op.Kind == vfs.OpSyncDir && op.Path == from }},
+		{"the new log keeps its name", true, func(op vfs.Op, from string) bool {
+			return op.Kind == vfs.OpRename && strings.HasSuffix(op.Path, "-future")
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := memWorld(t, "/d1", "/d2")
+			from, full := "", false
+			w.fs = vfs.Hook(w.fs, func(op vfs.Op) error {
+				if full && c.fails(op, from) {
+					return syscall.ENOSPC
+				}
+				return nil
+			})
+			m := w.open()
+			src := w.log("a")
+			from = src.ParentDir()
+			to := other(src)
+			mustAppend(t, src, batch(w.now(), "x"))
+			f := mustFuture(t, m, to)
+			copyAll(t, f, src, 1000)
+			full = true
+			_, err := m.Promote(moved, f)
+			code(t, err, api.ErrKafkaStorageError)
+			if alone := m.Log(moved) == nil; alone != c.alone || m.Future(moved) != f {
+				t.Fatalf("%v, future log alone: %v", err, alone)
+			}
+			if c.alone {
+				code(t, m.DropFuture(moved, f), api.ErrKafkaStorageError)
+			} else {
+				mustAppend(t, src, batch(w.now(), "y"))
+				copyAll(t, f, src, 1000)
+			}
+			full = false
+			l, err := m.Promote(moved, f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			mustAppend(t, l, batch(w.now(), "z"))
+			if n := len(values(t, l, 0, ReadLogEnd)); n != int(l.EndOffset()) || l.Dir() != to+"/a-0" {
+				t.Errorf("%d records in %s", n, l.Dir())
+			}
+			w.close()
+		})
+	}
+}
+
+// A replica is deleted that has a future log only.
+func TestFutureAloneIsDeleted(t *testing.T) {
+	w := memWorld(t, "/d1", "/d2")
+	m := w.open()
+	src := w.log("a")
+	f := mustFuture(t, m, other(src))
+	m.logs.Delete(moved) // as after a start without its directory
+	if err := m.Delete(moved); err != nil || m.Future(moved) != nil || !strings.HasSuffix(f.Dir(), "-delete") {
+		t.Errorf("%v, in %s", err, f.Dir())
 	}
 	w.close()
 }

@@ -694,7 +694,10 @@ func (m *Manager) Delete(tp TopicPartition) error {
 	m.create.Lock()
 	defer m.create.Unlock()
 	l := m.Log(tp)
-	if l == nil {
+	switch {
+	case l == nil && m.Future(tp) != nil:
+		return m.dropFuture(tp)
+	case l == nil:
 		return fmt.Errorf("delete %s: %w", tp, ErrNoSuchReplica)
 	}
 	m.logs.Delete(tp)
