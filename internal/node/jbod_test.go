@@ -125,8 +125,9 @@ func TestDirectoryFailsUnderReplicas(t *testing.T) {
 // TestMoveBetweenDirectoriesOfAReplica: a leader and a follower move to other directories while records are written, under a
 // throttle that is then taken away, and the metadata says where they are.
 func TestMoveBetweenDirectoriesOfAReplica(t *testing.T) {
+	// In a window as long as that the rate stays exceeded until the throttle is taken away.
 	c := newCluster(t, 1, 3, true, "broker.session.timeout.ms=600000\ndefault.replication.factor=3\nmin.insync.replicas=2\nlog.dirs=/d1,/d2\n"+
-		"metadata.log.dir=/d1\nreplica.fetch.max.bytes=2000\n")
+		"metadata.log.dir=/d1\nreplica.fetch.max.bytes=2000\nalter.log.dirs.replication.quota.window.num=100000\n")
 	t.Cleanup(func() { c.stop() })
 	c.start(1, 2, 3, 4)
 	cl := c.client(3)

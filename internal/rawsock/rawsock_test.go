@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"gregor/internal/await"
 )
 
 // pair is a connection within this machine.
@@ -87,15 +89,13 @@ func TestSendToNobody(t *testing.T) {
 	b.Close()
 	_, _ = io.Copy(io.Discard, a) // until the end has arrived
 	var err error
-	for range 1000 {
+	await.True(t, "an error", func() bool {
 		werr := Of(a).Write(func(fd uintptr) bool {
 			_, err = Send(fd, []byte("x"), false)
 			return err != syscall.EAGAIN
 		})
-		if werr != nil || err != nil {
-			break
-		}
-	}
+		return werr != nil || err != nil
+	})
 	if err != syscall.EPIPE && err != syscall.ECONNRESET {
 		t.Errorf("error %v", err)
 	}
