@@ -204,10 +204,10 @@ func (m *Manager) resizeFetchers(n int) {
 	if m.fetchers == nil || !m.fetchers.resize(n) {
 		return
 	}
+	m.publishMu.Lock() // or a role would be arranged for that is another meanwhile
+	defer m.publishMu.Unlock()
 	for _, p := range m.All() {
-		if r := p.role.Load(); !r.leader {
-			m.fetchers.follow(p, r.leaderID, r.leaderEpoch)
-		}
+		m.arrange(p)
 	}
 }
 
@@ -304,15 +304,18 @@ func (m *Manager) removeFromTopic(gone []metadata.LocalPartition) {
 		return
 	}
 	parts, offline := slices.Clone(*t.parts.Load()), maps.Clone(*t.offline.Load())
-	var dropped []*Partition
+	var dropped []log.TopicPartition
 	for _, lp := range gone {
 		delete(offline, lp.Partition)
+		tp := log.TopicPartition{Topic: t.name, Partition: lp.Partition}
 		if p := t.Partition(lp.Partition); p != nil {
 			p.drop(api.ErrUnknownTopicOrPartition)
 			m.unfollow(p)
 			m.moves.giveUp(p, "the replica is deleted")
 			parts[lp.Partition] = nil
-			dropped = append(dropped, p)
+			dropped = append(dropped, tp)
+		} else if m.logs.Future(tp) != nil {
+			dropped = append(dropped, tp) // it was on its way from a directory that is offline
 		}
 	}
 	t.parts.Store(&parts)
@@ -320,9 +323,9 @@ func (m *Manager) removeFromTopic(gone []metadata.LocalPartition) {
 	if len(offline) == 0 && !slices.ContainsFunc(parts, func(p *Partition) bool { return p != nil }) {
 		m.topics.remove(t)
 	}
-	for _, p := range dropped {
-		if err := m.logs.Delete(p.tp); err != nil {
-			m.logger.Error("delete replica", slog.String("topic", t.name), slog.Int("partition", int(p.tp.Partition)), slog.Any("err", err))
+	for _, tp := range dropped {
+		if err := m.logs.Delete(tp); err != nil {
+			m.logger.Error("delete replica", slog.String("topic", t.name), slog.Int("partition", int(tp.Partition)), slog.Any("err", err))
 		}
 	}
 }
@@ -460,8 +463,7 @@ func (m *Manager) reconfigure(topic string, now *config.Broker) {
 	t.config.Store(&cfg)
 	for _, p := range *t.parts.Load() {
 		if p != nil {
-			p.log().SetConfig(LogConfig(&cfg))
-			p.configure(&cfg)
+			p.reconfigure(&cfg)
 		}
 	}
 }
@@ -472,12 +474,15 @@ func (m *Manager) FailDirectory(dir string) {
 	m.publishMu.Lock()
 	defer m.publishMu.Unlock()
 	for _, p := range m.All() {
-		if p.log().ParentDir() == dir {
-			p.drop(api.ErrKafkaStorageError)
+		lost := false
+		if future := p.Moving(); future != nil && future.ParentDir() == dir {
+			m.moves.giveUp(p, "the new log directory is offline")
+			lost = m.logs.Log(p.tp) == nil // the old log has gone
+		}
+		// A move may have come to its end meanwhile, to there or from there.
+		if p.dropIf(func() bool { return lost || p.log().ParentDir() == dir }, api.ErrKafkaStorageError) {
 			m.unfollow(p)
 			m.moves.suspend(p)
-		} else if future := p.Moving(); future != nil && future.ParentDir() == dir {
-			m.moves.giveUp(p, "the new log directory is offline")
 		}
 	}
 }

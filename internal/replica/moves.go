@@ -139,7 +139,10 @@ func (s *moves) suspend(p *Partition) {
 // takeBack tells the controller where the replica is, if it may have been told where it was going to be: from a directory that it
 // takes for online it would move no leader away.
 func (s *moves) takeBack(mv *move, state moveState) {
-	if l := mv.p.log(); state != copying && s.m.assign != nil && l != mv.future {
+	mv.p.mu.RLock() // it may be about to get there
+	l := mv.p.log()
+	mv.p.mu.RUnlock()
+	if state != copying && s.m.assign != nil && l != mv.future {
 		s.m.assign(mv.p.topicID, mv.p.tp.Partition, l.DirID(), nil)
 	}
 }
@@ -231,8 +234,11 @@ func (mv *move) before(o, last *move) bool {
 // step copies a little for a move, and does what follows when there is nothing left to copy.
 func (w *mover) step(mv *move, buf []byte) []byte {
 	s := w.s
-	n, buf, err := mv.future.CopyFrom(mv.p.log(), s.chunk, buf)
-	s.m.logDirQuota.record(n)
+	n, err := 0, error(nil)
+	if s.m.logs.Log(mv.p.tp) != nil { // else it is gone already, and all is copied
+		n, buf, err = mv.future.CopyFrom(mv.p.log(), s.chunk, buf)
+		s.m.logDirQuota.record(n)
+	}
 	if err == nil && n < s.chunk {
 		err = s.caughtUp(mv, n == 0)
 	}
@@ -320,25 +326,24 @@ func (p *Partition) replaceLog(future *log.Log, chunk int) (done bool, err error
 	if gone := p.gone.Load(); gone != nil {
 		return false, gone
 	}
-	for range 3 {
-		n, _, err := future.CopyFrom(p.log(), chunk, nil)
-		if err != nil {
-			return false, err
+	if p.m.logs.Log(p.tp) != nil {
+		for range 3 {
+			n, _, err := future.CopyFrom(p.log(), chunk, nil)
+			if err != nil {
+				return false, err
+			}
+			p.m.logDirQuota.record(n)
+			if done = n == 0; done {
+				break
+			}
 		}
-		p.m.logDirQuota.record(n)
-		if done = n == 0; done {
-			break
+		if !done {
+			return false, nil
 		}
-	}
-	if !done {
-		return false, nil
 	}
 	next, err := p.m.logs.Promote(p.tp, future)
 	if err != nil {
-		if p.m.logs.Log(p.tp) == nil {
-			// The old directory has gone and the new one fails: the replica has no log until the next start.
-			p.gone.Store(api.ErrKafkaStorageError)
-		}
+		// If the old directory has gone, and the new one has not got its name, nothing can be appended until that is tried again.
 		return false, err
 	}
 	p.current.Store(next)
@@ -376,6 +381,9 @@ func (m *Manager) AlterLogDir(tp log.TopicPartition, dir string) error {
 	mv := m.moves.get(p)
 	if mv != nil && mv.future.ParentDir() == dir {
 		return nil
+	}
+	if m.logs.Log(tp) == nil {
+		return api.WithMessage(api.ErrKafkaStorageError, "%s is about to be in another log directory", tp)
 	}
 	m.moves.giveUp(p, "another directory is wanted: "+dir)
 	if p.log().ParentDir() == dir {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -480,5 +482,148 @@ func TestReplicasOfAnOfflineDirectoryAreOffline(t *testing.T) {
 		if i == 4 && err == nil && p.log().ParentDir() != "/d3" {
 			t.Errorf("partition 4 is in %s", p.log().ParentDir())
 		}
+	}
+}
+
+// TestMoveOnAFullDisk: the new log doesn't get its name at once, when the old one has gone already. Appends fail until it has it,
+// and nothing is lost.
+func TestMoveOnAFullDisk(t *testing.T) {
+	w := newMovesWorld(t)
+	w.stop()
+	var full atomic.Bool
+	var tries atomic.Int32
+	full.Store(true)
+	w.fs = vfs.Hook(w.fs, func(op vfs.Op) error {
+		if op.Kind == vfs.OpRename && strings.HasSuffix(op.Path, "-future") && full.Load() {
+			tries.Add(1)
+			return syscall.ENOSPC
+		}
+		return nil
+	})
+	w.start()
+	p := w.lead(1)[0]
+	w.append(p, "a")
+	to := elsewhere(p)
+	if err := w.m.AlterLogDir(p.tp, to); err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, "the log doesn't get its name", func() bool { return tries.Load() > 1 })
+	if _, err := p.Append(testBatch(t, 0, -1, "b"), AppendOptions{Origin: log.Client, LeaderEpoch: -1}); !errors.Is(err, api.ErrKafkaStorageError) {
+		t.Errorf("append without a log: %v", err)
+	}
+	if err := w.m.AlterLogDir(p.tp, elsewhere(p, to)); !errors.Is(err, api.ErrKafkaStorageError) || w.logs.Future(p.tp) == nil {
+		t.Errorf("to another directory: %v", err)
+	}
+	full.Store(false)
+	w.awaitMoved(p, to)
+	w.append(p, "c")
+	if got := contents(t, p.log()); !slices.Equal(got, []string{"a", "c"}) {
+		t.Errorf("records %q", got)
+	}
+}
+
+// atTheEndOfAMove has f called, which publishes or does what excludes that, just before a log gets its name after a move. The move
+// goes on once f waits for it. begun is to be closed after AlterLogDir, done is closed when f has returned.
+func (w *movesWorld) atTheEndOfAMove(f func()) (begun, done chan struct{}) {
+	begun, done = make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	w.fs = vfs.Hook(w.fs, func(op vfs.Op) error {
+		if op.Kind != vfs.OpRename || !strings.HasSuffix(op.Path, "-future") {
+			return nil
+		}
+		once.Do(func() {
+			<-begun
+			go func() { f(); close(done) }()
+			for w.m.publishMu.TryLock() {
+				w.m.publishMu.Unlock()
+				select {
+				case <-done:
+					return
+				case <-time.After(time.Millisecond):
+				}
+			}
+		})
+		return nil
+	})
+	return begun, done
+}
+
+// TestDirectoryFailsAtTheEndOfAMove: the log is in the new directory already when it fails, though whoever was told of the failure
+// has seen it on its way there; or the old one fails, when it has left that.
+func TestDirectoryFailsAtTheEndOfAMove(t *testing.T) {
+	for _, old := range []bool{false, true} {
+		w := newMovesWorld(t)
+		w.stop()
+		var p *Partition
+		var to string
+		begun, failed := w.atTheEndOfAMove(func() {
+			dir := to
+			if old {
+				dir = p.log().ParentDir()
+			}
+			w.m.FailDirectory(dir)
+		})
+		w.start()
+		p = w.lead(1)[0]
+		to = elsewhere(p)
+		if err := w.m.AlterLogDir(p.tp, to); err != nil {
+			t.Fatal(err)
+		}
+		close(begun)
+		<-failed
+		if p.log().ParentDir() != to || p.Gone() == old {
+			t.Errorf("the failed one is the old one: %v; in %s, gone: %v", old, p.log().ParentDir(), p.Gone())
+		}
+	}
+}
+
+// A configuration that comes while the log is replaced is that of the new log.
+func TestConfigurationDuringAMove(t *testing.T) {
+	w := newMovesWorld(t)
+	w.stop()
+	begun, reconfigured := w.atTheEndOfAMove(func() {
+		value := "12345"
+		w.publish(&message.ConfigRecord{ResourceType: metadata.TopicResource, ResourceName: "a", Name: "retention.bytes", Value: &value})
+	})
+	w.start()
+	p := w.lead(1)[0]
+	to := elsewhere(p)
+	if err := w.m.AlterLogDir(p.tp, to); err != nil {
+		t.Fatal(err)
+	}
+	close(begun)
+	<-reconfigured
+	w.awaitMoved(p, to)
+	if got := p.log().Config().RetentionBytes; got != 12345 {
+		t.Errorf("retention.bytes is %d", got)
+	}
+}
+
+// What is deleted while the directory that it leaves is offline leaves nothing behind in the new one.
+func TestTopicIsDeletedWithoutItsDirectory(t *testing.T) {
+	w := newMovesWorld(t)
+	p := w.lead(1)[0]
+	to := elsewhere(p)
+	w.movesSlowly(p, to)
+	from := p.log().ParentDir()
+	plan, err := vfs.ParsePlan("readdir " + from + " 1.. EIO")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.stop()
+	w.fs = vfs.Inject(w.fs, plan)
+	w.start()
+	w.image, w.offset = metadata.EmptyImage(), 0
+	records := []message.Message{
+		&message.FeatureLevelRecord{Name: "metadata.version", FeatureLevel: 25},
+		&message.TopicRecord{Name: "a", TopicID: w.topic},
+		&message.PartitionRecord{TopicID: w.topic, Replicas: []int32{1}, ISR: []int32{1}, Leader: 1, Directories: []uuid.UUID{w.named[0]}}}
+	w.publish(records...)
+	if _, err := w.m.Partition("a", 0); !errors.Is(err, api.ErrKafkaStorageError) || w.logs.Future(p.tp) == nil {
+		t.Fatalf("without its directory: %v", err)
+	}
+	w.publish(&message.RemoveTopicRecord{TopicID: w.topic})
+	if l := w.logs.Future(p.tp); l != nil {
+		t.Errorf("the future log is in %s", l.Dir())
 	}
 }

@@ -64,6 +64,14 @@ func (p *Partition) configure(cfg *config.Topic) {
 	p.setThrottles(parseThrottled(cfg.LeaderThrottledReplicas, p.m.nodeID), parseThrottled(cfg.FollowerThrottledReplicas, p.m.nodeID))
 }
 
+// reconfigure gives the partition and its log a configuration. A log that is about to take the place of another one gets it, too.
+func (p *Partition) reconfigure(cfg *config.Topic) {
+	p.mu.RLock()
+	p.log().SetConfig(LogConfig(cfg))
+	p.mu.RUnlock()
+	p.configure(cfg)
+}
+
 // TopicPartition names the partition.
 func (p *Partition) TopicPartition() log.TopicPartition { return p.tp }
 
@@ -518,12 +526,22 @@ func (p *Partition) isrAnswered(change *proposal, a isrAnswer, err *api.Error) (
 	return retry && p.gone.Load() == nil
 }
 
-// drop marks the partition as gone and fails who waits on it with err. It waits for appends under way.
-func (p *Partition) drop(err *api.Error) {
+// drop marks the partition as gone and fails who waits on it with err. It waits for appends under way, and for a log that takes the
+// place of another.
+func (p *Partition) drop(err *api.Error) { p.dropIf(func() bool { return true }, err) }
+
+// dropIf is drop if cond holds while nobody appends, and says whether it does.
+func (p *Partition) dropIf(cond func() bool, err *api.Error) bool {
 	p.mu.Lock()
-	p.gone.Store(err)
+	does := cond()
+	if does {
+		p.gone.Store(err)
+	}
 	p.mu.Unlock()
-	p.failWaits(err)
+	if does {
+		p.failWaits(err)
+	}
+	return does
 }
 
 func (p *Partition) failWaits(err *api.Error) {

@@ -409,11 +409,21 @@ func (f *flusher) run(p *Partition) {
 		}
 		f.mu.Unlock()
 		var failed *api.Error
-		if err := p.log().Flush(); err != nil {
+		if err := p.flush(); err != nil {
 			failed = api.ErrKafkaStorageError
 		}
 		for _, done := range batch {
 			done(failed)
+		}
+	}
+}
+
+// flush syncs the log. One that another takes the place of meanwhile, with the same records, can't be.
+func (p *Partition) flush() error {
+	for {
+		l := p.log()
+		if err := l.Flush(); err == nil || p.log() == l {
+			return err
 		}
 	}
 }
