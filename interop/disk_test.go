@@ -22,12 +22,16 @@ import (
 
 // TestDisk lets gregor and Kafka take turns on one data directory, handed over after a clean stop and after kill -9. Each must
 // see all that the other left: topics, configs, records, producers, groups and their offsets, features, dynamic settings. All the
-// while a client writes with idempotence and another commits offsets, and they must not notice who serves them.
+// while a client writes with idempotence and another commits offsets, and they must not notice who serves them. Each is also ended
+// in the middle of a move of a replica between the two log directories, which the next one finishes.
 func TestDisk(t *testing.T) {
 	dir := t.TempDir()
 	ports := kafka.FreePorts(t, 2)
 	addr := fmt.Sprintf("127.0.0.1:%d", ports[0])
-	kafka.WriteProperties(t, dir, kafka.Properties(1, ports[0], ports[1], filepath.Join(dir, "data"), append(quick,
+	moving := &moved{topic: "moving", dirs: [2]string{filepath.Join(dir, "data"), filepath.Join(dir, "data2")}}
+	kafka.WriteProperties(t, dir, kafka.Properties(1, ports[0], ports[1], strings.Join(moving.dirs[:], ","), append(quick,
+		// A move copies this much before it notices that it is too fast.
+		"replica.fetch.max.bytes=65536", "alter.log.dirs.replication.quota.window.num=3",
 		"log.retention.ms=-1", "log.segment.bytes=1048576", "log.cleaner.enable=false", "offsets.retention.minutes=2147483647",
 		// A log start offset that was moved is on disk a moment later, in both.
 		"log.flush.start.offset.checkpoint.interval.ms=200", "log.initial.task.delay.ms=500")...))
@@ -46,6 +50,8 @@ func TestDisk(t *testing.T) {
 	a := admin(t, addr)
 	a.create(t, "idempotent", 2)
 	a.create(t, "input", 1)
+	a.create(t, moving.topic, 1)
+	moving.write(t, addr, 1000)
 	ctx, end := context.WithCancel(t.Context())
 	var load sync.WaitGroup
 	steady := &ledger{topic: "idempotent", idempotent: true, acked: map[int64]int64{}}
@@ -71,15 +77,22 @@ func TestDisk(t *testing.T) {
 			if !before && t.Failed() {
 				t.Log(turn.name, "failed first")
 			}
+			moving.finish(t, addr)
 		}
+		moving.throttle(t, addr, "1") // holds once all that follows is there
 		work(t, addr, i)
+		if turn.name == "gregor at last" {
+			break
+		}
+		moving.begin(t, addr)
 		inventoryBefore = inventory(t, addr)
 		if turn.kill {
 			time.Sleep(2 * time.Second)
 			kill()
-		} else if turn.name != "gregor at last" {
+		} else {
 			stop()
 		}
+		moving.interrupted(t)
 	}
 	end()
 	load.Wait()
@@ -268,7 +281,12 @@ func inventory(t *testing.T, addr string) string {
 	}
 	list := kmsg.NewPtrListGroupsRequest()
 	list.Version = 4
-	groups := a.must(t, list).(*kmsg.ListGroupsResponse).Groups
+	var groups []kmsg.ListGroupsResponseGroup
+	until(t, "the groups are not loaded", func() bool {
+		r := a.must(t, list).(*kmsg.ListGroupsResponse)
+		groups = r.Groups
+		return r.ErrorCode == 0
+	})
 	slices.SortFunc(groups, func(x, y kmsg.ListGroupsResponseGroup) int { return strings.Compare(x.Group, y.Group) })
 	for _, g := range groups {
 		fmt.Fprintf(&b, "group %s %s %s\n", g.Group, g.ProtocolType, g.GroupState)
