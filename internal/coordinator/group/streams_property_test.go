@@ -443,7 +443,12 @@ func TestStreamsReplayTakesAnything(t *testing.T) {
 			case 4:
 				r = streamsTargetEpochRecord("g", epoch, 0)
 			default:
-				r = Record{Key: &message.StreamsGroupTopologyKey{GroupID: "g"}, Value: topologyRecord(wordCount())}
+				v := topologyRecord(wordCount())
+				index := []int16{rapid.Int16Range(-1, 1).Draw(t, "index")}
+				v.Subtopologies[rapid.IntRange(0, 1).Draw(t, "which")].CopartitionGroups = []message.StreamsGroupTopologyValueCopartitionGroup{
+					{SourceTopics: index, RepartitionSourceTopics: index},
+				}
+				r = Record{Key: &message.StreamsGroupTopologyKey{GroupID: "g"}, Value: v}
 			}
 			if rapid.Bool().Draw(t, "tombstone") {
 				r.Value = nil

@@ -428,11 +428,16 @@ func (c *topologyConfiguration) copartition(s *message.StreamsGroupTopologyValue
 			external[name] = n
 		}
 	}
+	// Requests refer to topics that are there (checkTopology), but what another coordinator has stored may not.
 	for _, i := range g.SourceTopics {
-		add(s.SourceTopics[i])
+		if i >= 0 && int(i) < len(s.SourceTopics) {
+			add(s.SourceTopics[i])
+		}
 	}
 	for _, i := range g.RepartitionSourceTopics {
-		add(s.RepartitionSourceTopics[i].Name)
+		if i >= 0 && int(i) < len(s.RepartitionSourceTopics) {
+			add(s.RepartitionSourceTopics[i].Name)
+		}
 	}
 	if len(internal)+len(external) == 0 {
 		return nil
