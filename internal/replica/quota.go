@@ -117,9 +117,9 @@ func (q *quota) exceeded() bool {
 	return q.window.rate(q.clock.Now()) > float64(bound)
 }
 
-// record counts bytes that were moved.
+// record counts bytes that were moved, also while there is no bound: one that is set later holds for them too, and they are shown.
 func (q *quota) record(n int) {
-	if n == 0 || q.bound.Load() == Unlimited {
+	if n == 0 {
 		return
 	}
 	q.mu.Lock()
@@ -178,10 +178,10 @@ func parseThrottled(list []string, nodeID int32) throttledReplicas {
 
 func (t throttledReplicas) has(partition int32) bool { return t.all || t.partitions[partition] }
 
-// ReplicationRates are what throttled replication moves now, in bytes a second.
+// ReplicationRates are what is counted against the quotas now, in bytes a second.
 type ReplicationRates struct{ Leader, Follower, LogDirs float64 }
 
-// ReplicationRates tells how fast throttled replicas are served, fetched and moved between log directories.
+// ReplicationRates tells how fast throttled replicas are served and fetched, and replicas moved between log directories.
 func (m *Manager) ReplicationRates() ReplicationRates {
 	return ReplicationRates{m.leaderQuota.rate(), m.followerQuota.rate(), m.logDirQuota.rate()}
 }

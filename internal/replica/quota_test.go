@@ -100,6 +100,13 @@ func TestUnlimitedQuota(t *testing.T) {
 	if q.exceeded() || q.wait() != 0 {
 		t.Error("an unlimited quota is exceeded")
 	}
+	// What was moved counts nevertheless.
+	if got := q.rate(); got != 1<<40 {
+		t.Errorf("rate %v, want %v", got, 1<<40)
+	}
+	if q.bound.Store(1000); !q.exceeded() {
+		t.Error("a bound that is set later doesn't hold for what was moved a moment ago")
+	}
 }
 
 func TestZeroQuotaLetsOneThroughAWindow(t *testing.T) {
