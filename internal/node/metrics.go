@@ -197,6 +197,10 @@ func (n *Node) emitBroker(e *telemetry.Emitter) {
 	e.Counter("kafka_server_replicamanager_isrexpands_total", "Replicas that entered an ISR at this broker's request.", float64(counts.Expands.Load()))
 	e.Counter("kafka_server_replicamanager_isrshrinks_total", "Times that lagging replicas left an ISR at this broker's request.", float64(counts.Shrinks.Load()))
 	e.Counter("kafka_server_replicamanager_failedisrupdates_total", "Changes of ISRs that the controller refused.", float64(counts.Failed.Load()))
+	rates := n.replicas.ReplicationRates()
+	e.Gauge("kafka_server_leaderreplication_byte_rate", "Bytes a second of throttled replicas that are served to followers.", rates.Leader)
+	e.Gauge("kafka_server_followerreplication_byte_rate", "Bytes a second of throttled replicas that are fetched from leaders.", rates.Follower)
+	e.Gauge("kafka_server_alterlogdirsreplication_byte_rate", "Bytes a second that are moved between log directories.", rates.LogDirs)
 	for topic, size := range sizes {
 		e.Gauge("kafka_log_log_size", "Bytes of this broker's logs, by topic.", float64(size), "topic", topic)
 	}
