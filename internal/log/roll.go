@@ -15,7 +15,9 @@ import (
 // is held.
 //
 // The new segment begins where the log ends, also when the leader's log has a gap there that compaction has made: recovery takes one
-// between segments for what a crash has left. Kafka's begins with the batch.
+// between segments for what a crash has left (gapless).
+//
+// Differs from Kafka, whose segment begins with the batch.
 func (l *Log) rollFor(records []byte, last, maxTs int64, cfg *Config) error {
 	n := int64(len(records))
 	seg := l.active()

@@ -57,7 +57,7 @@
 //
 // # Concurrency
 //
-// Everything exported is safe for concurrent use. Locks are taken in the order fetchLoop.turnMu, Partition.mu, Partition.stMu, the log's,
-// Partition.waitMu; fetchers.mu, isrChanges.mu, moves.mu and the quotas' are leaves. No callback runs under any of them. A consumer's reads take none:
-// they go by the role's and the log's atomic values.
+// Everything exported is safe for concurrent use. Locks are taken in the order Manager.publishMu or fetchLoop.turnMu,
+// Partition.mu, Partition.stMu, the log's, Partition.waitMu; fetchers.mu, isrChanges.mu, moves.mu and the quotas' are leaves. No
+// callback runs under a Partition's. A consumer's reads take none: they go by the role's and the log's atomic values.
 package replica
