@@ -44,6 +44,7 @@ func TestDirectoryAssignerTriesUntilItIsHeard(t *testing.T) {
 		a.Assign(topic, 0, one, func() { told++ })
 		a.Assign(topic, 2, two, nil)
 		time.Sleep(10 * time.Second)
+		synctest.Wait()
 		if len(c.got) != 1 {
 			t.Fatalf("%d requests were heard, want 1", len(c.got))
 		}
@@ -57,6 +58,7 @@ func TestDirectoryAssignerTriesUntilItIsHeard(t *testing.T) {
 		}
 		a.Assign(topic, 0, two, nil)
 		time.Sleep(10 * time.Second)
+		synctest.Wait()
 		if len(c.got) != 2 || uuid.UUID(c.got[1].Directories[0].ID) != two {
 			t.Errorf("a replica that moved: %d requests", len(c.got))
 		}
