@@ -255,6 +255,10 @@ func (w *mover) step(mv *move, buf []byte) []byte {
 // caughtUp goes on with a move whose future log has everything, or all but what was appended a moment ago.
 func (s *moves) caughtUp(mv *move, wholly bool) error {
 	s.mu.Lock()
+	if s.all[mv.p] != mv {
+		s.mu.Unlock()
+		return nil
+	}
 	state := mv.state
 	if state == copying && wholly {
 		mv.state = asked
@@ -270,6 +274,9 @@ func (s *moves) caughtUp(mv *move, wholly bool) error {
 		return err
 	case state == copying && wholly:
 		s.ask(mv)
+		if s.get(mv.p) != mv {
+			s.takeBack(mv, asked) // it was given up meanwhile, and the controller perhaps told of the old directory too soon
+		}
 	}
 	return nil
 }
@@ -354,8 +361,8 @@ func (p *Partition) replaceLog(future *log.Log, chunk int) (done bool, err error
 // replica that isn't here yet will be made there.
 //
 // Errors: LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR when the directory or the replica is offline, or when any directory is and
-// something new would have to be copied, INVALID_REPLICA_ASSIGNMENT when the directory is cordoned, REPLICA_NOT_AVAILABLE when there is no such replica here, INVALID_TOPIC_EXCEPTION when
-// the name is too long for a directory.
+// something new would have to be copied, INVALID_REPLICA_ASSIGNMENT when the directory is cordoned, REPLICA_NOT_AVAILABLE when
+// there is no such replica here, INVALID_TOPIC_EXCEPTION when the name is too long for a directory.
 func (m *Manager) AlterLogDir(tp log.TopicPartition, dir string) error {
 	m.publishMu.Lock()
 	defer m.publishMu.Unlock()

@@ -40,6 +40,7 @@ type movesWorld struct {
 	hold  bool       // keep what is called when the controller has answered
 	held  []func()
 	named map[int32]uuid.UUID
+	asked func(dir uuid.UUID) // called before anything is noted; nil for nothing
 
 	cordoned string // a directory
 }
@@ -89,6 +90,9 @@ func (w *movesWorld) stop() {
 }
 
 func (w *movesWorld) assign(_ uuid.UUID, partition int32, dir uuid.UUID, done func()) {
+	if w.asked != nil {
+		w.asked(dir)
+	}
 	w.mu.Lock()
 	w.told = append(w.told, fmt.Sprintf("%d in d%d", partition, dir[15]))
 	w.named[partition] = dir
@@ -347,6 +351,36 @@ func TestMovesAreGivenUp(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A move is given up in the moment in which the controller is asked. What that hears last is where the replica is.
+func TestMoveIsGivenUpWhileItAsks(t *testing.T) {
+	w := newMovesWorld(t)
+	p := w.lead(1)[0]
+	from, to := p.log().ParentDir(), elsewhere(p)
+	w.mu.Lock()
+	w.told, w.hold = nil, true
+	w.mu.Unlock()
+	var once sync.Once
+	w.asked = func(dir uuid.UUID) {
+		if dir == dirID(to[2]-'0') {
+			once.Do(func() {
+				if err := w.m.AlterLogDir(p.tp, from); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	if err := w.m.AlterLogDir(p.tp, to); err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, "the controller is told three times", func() bool { return len(w.isTold()) > 2 })
+	if got, want := w.isTold(), []string{"0 in d" + from[2:], "0 in d" + to[2:], "0 in d" + from[2:]}; !slices.Equal(got, want) {
+		t.Errorf("the controller was told %q, want %q", got, want)
+	}
+	if p.Moving() != nil || p.log().ParentDir() != from {
+		t.Errorf("the replica is in %s", p.log().ParentDir())
 	}
 }
 
