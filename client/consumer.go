@@ -176,8 +176,11 @@ type Consumer struct {
 	dirty     []*consumed                  // whose position run is to be told
 	ready     []*fetched                   // in the order of their coming
 	freed     []freed
+	hand      []*fetched // taken out of ready and being decoded
 	callbacks []effectCallback
-	errs      []error // each for one Poll
+	async     map[*ticket]struct{} // of CommitAsync, not answered
+	told      []func()             // callbacks of CommitAsync, for Poll to call
+	errs      []error              // each for one Poll
 	fatal     error
 	notify    chan struct{} // closed and replaced when there's something for Poll
 	events    []any         // for run
@@ -214,7 +217,7 @@ func (c *Client) NewConsumer(o ConsumerOptions) (*Consumer, error) {
 	}
 	u := &Consumer{
 		c: c, o: o, parts: map[TopicPartition]*consumed{}, notify: make(chan struct{}), wake: make(chan struct{}, 1),
-		member: memberIdentity{generation: -1}, polled: time.Now(),
+		member: memberIdentity{generation: -1}, polled: time.Now(), async: map[*ticket]struct{}{},
 		lanes: [3]purpose{forRequests, c.pool.newPurpose(), c.pool.newPurpose()},
 	}
 	u.ctx, u.cancel = context.WithCancelCause(context.Background())
@@ -338,10 +341,17 @@ func (u *Consumer) end() {
 	u.polled = time.Now()
 }
 
-// runCallbacks calls listeners. A callback belongs to whoever takes it.
+// runCallbacks calls listeners and callbacks of commits. A callback belongs to whoever takes it.
 func (u *Consumer) runCallbacks() {
 	for {
 		u.mu.Lock()
+		if len(u.told) > 0 {
+			f := u.told[0]
+			u.told = u.told[1:]
+			u.mu.Unlock()
+			f()
+			continue
+		}
 		if len(u.callbacks) == 0 {
 			u.mu.Unlock()
 			return
@@ -550,14 +560,22 @@ func (u *Consumer) Commit(ctx context.Context) error {
 	return u.ask(ctx, t, u.commitAll(t, false))
 }
 
-// CommitAsync is Commit that doesn't wait and doesn't try again: Poll calls done with what came of it.
+// CommitAsync is Commit that doesn't wait and doesn't try again: Poll or Close calls done, once, with what came of it. Close waits
+// for it.
 func (u *Consumer) CommitAsync(done func(error)) {
 	t := newTicket()
-	t.notify = func(err error) {
-		if done != nil {
-			done(err)
-		}
+	t.notify = done
+	if done == nil {
+		t.notify = func(error) {}
 	}
+	u.mu.Lock()
+	if u.ctx.Err() != nil {
+		u.mu.Unlock()
+		t.notify(ErrClosed)
+		return
+	}
+	u.async[t] = struct{}{}
+	u.mu.Unlock()
 	u.post(u.commitAll(t, true))
 }
 
@@ -625,8 +643,17 @@ func (u *Consumer) CloseWith(ctx context.Context, how Leave) error {
 	u.c.pool.drop(u.lanes[laneFetch])
 	u.wg.Wait()
 	u.mu.Lock()
-	defer u.mu.Unlock()
 	u.fatal, u.errs, u.ready = ErrClosed, nil, nil
+	for t := range u.async {
+		u.told = append(u.told, func() { t.notify(ErrClosed) })
+	}
+	clear(u.async)
+	told := u.told
+	u.told = nil
 	u.wakePollers()
+	u.mu.Unlock()
+	for _, f := range told {
+		f()
+	}
 	return err
 }

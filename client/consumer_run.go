@@ -141,10 +141,15 @@ func (u *Consumer) do(e any) {
 
 func (u *Consumer) finish(t *ticket, err error) {
 	t.err = err
-	if t.notify != nil {
-		t.notify(err)
-	}
 	close(t.done)
+	if t.notify == nil {
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.async, t)
+	u.told = append(u.told, func() { t.notify(err) })
+	u.wakePollers()
 }
 
 // setParts changes what is assigned.
@@ -166,13 +171,15 @@ func (u *Consumer) setParts(e effectParts) {
 	u.purge(gone)
 }
 
-// purge drops what is buffered of partitions. mu is held.
+// purge drops what is buffered of partitions, and what is being decoded. mu is held.
 func (u *Consumer) purge(tps []TopicPartition) {
+	for _, f := range u.hand {
+		f.stale = f.stale || slices.Contains(tps, f.tp)
+	}
 	u.ready = slices.DeleteFunc(u.ready, func(f *fetched) bool {
 		if !slices.Contains(tps, f.tp) {
 			return false
 		}
-		f.stale = true
 		u.free(f)
 		return true
 	})

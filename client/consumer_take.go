@@ -33,9 +33,7 @@ type fetched struct {
 func (u *Consumer) take() ([]*Record, error) {
 	var out []*Record
 	for len(out) < u.o.MaxPoll {
-		u.mu.Lock()
 		f := u.nextReady()
-		u.mu.Unlock()
 		if f == nil {
 			break
 		}
@@ -45,8 +43,8 @@ func (u *Consumer) take() ([]*Record, error) {
 			err = f.decode(u.c)
 		}
 		u.mu.Lock()
-		p := u.parts[f.tp]
-		if f.stale || p == nil || p.gen != f.gen {
+		p := u.putBack(f)
+		if p == nil {
 			u.mu.Unlock()
 			continue
 		}
@@ -97,14 +95,29 @@ func (u *Consumer) take() ([]*Record, error) {
 	return out, nil
 }
 
-// nextReady takes the first of what is fetched whose partition isn't paused. mu is held.
+// nextReady takes the first of what is fetched whose partition isn't paused.
 func (u *Consumer) nextReady() *fetched {
+	u.mu.Lock()
+	defer u.mu.Unlock()
 	for i, f := range u.ready {
 		if p := u.parts[f.tp]; p != nil && !p.paused {
 			u.ready = slices.Delete(u.ready, i, i+1)
+			u.hand = append(u.hand, f)
 			return f
 		}
 	}
+	return nil
+}
+
+// putBack ends what nextReady began and says whose the data is: nil if it isn't to be delivered any more, because its partition was
+// given up or begun elsewhere meanwhile. mu is held.
+func (u *Consumer) putBack(f *fetched) *consumed {
+	i := slices.Index(u.hand, f)
+	u.hand = slices.Delete(u.hand, i, i+1)
+	if p := u.parts[f.tp]; !f.stale && p != nil && p.gen == f.gen {
+		return p
+	}
+	u.free(f)
 	return nil
 }
 
@@ -159,13 +172,21 @@ func (f *fetched) skip(c *Client, b record.Batch) bool {
 // decodeRoom is what decompressing wants beyond what there will be: it goes on in place as long as a block may fit.
 const decodeRoom = 128 << 10
 
+// mostGuess is the most that is allocated because the last batch grew that much.
+const mostGuess = 8 << 20
+
+// guess is what n bytes will probably be when they are decompressed.
+func (c *Client) guess(n int) int {
+	ratio := math.Float64frombits(c.ratio.Load())
+	return max(int(1.1*float64(n)), int(min(float64(n)*ratio, mostGuess))) + decodeRoom
+}
+
 // batch decodes a batch into records that alias it, or what it decompresses to. It allocates for the batch, not for a record.
 func (f *fetched) batch(c *Client, b record.Batch) error {
 	payload := b.Payload()
 	if b.Codec() != record.None {
 		var err error
-		ratio := math.Float64frombits(c.ratio.Load())
-		payload, err = c.decompressor.Decompress(make([]byte, 0, int(float64(len(payload))*max(1.1, ratio))+decodeRoom), b.Codec(), payload, 0)
+		payload, err = c.decompressor.Decompress(make([]byte, 0, c.guess(len(payload))), b.Codec(), payload, 0)
 		if err != nil {
 			return err
 		}

@@ -172,7 +172,7 @@ type ticket struct {
 	done    chan struct{}
 	err     error
 	offsets []CommittedOffset
-	notify  func(error) // called by Poll instead of closing done
+	notify  func(error) // for Poll to call, besides
 }
 
 func newTicket() *ticket { return &ticket{done: make(chan struct{})} }
@@ -657,9 +657,12 @@ func (k *core) close(e eventClose) {
 		f()
 	}
 	finish := func(err error) {
-		k.unsubscribe(e.how, func() {
-			k.fetch.close()
-			k.emit(effectDone{e.ticket, err})
+		// The coordinator takes no more commits from a member that has left.
+		k.commits.whenIdle(func() {
+			k.unsubscribe(e.how, func() {
+				k.fetch.close()
+				k.emit(effectDone{e.ticket, err})
+			})
 		})
 	}
 	if k.member == nil && k.o.Group != "" && k.o.AutoCommit > 0 {

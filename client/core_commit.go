@@ -16,6 +16,7 @@ type coreCommits struct {
 	next     time.Time // of the commit by the clock
 	failures int
 	retryAt  time.Time
+	idle     []func() // what waits for all commits to be done
 }
 
 // pendingCommit is a commit that waits or is tried again.
@@ -98,6 +99,37 @@ func (c *coreCommits) tick() {
 			return
 		}
 		c.send(node, p)
+	}
+	if idle := c.idle; len(idle) > 0 && c.isIdle() {
+		c.idle = nil
+		for _, f := range idle {
+			f()
+		}
+		k.wakeAt(k.now) // the other managers may have something to do now
+	}
+}
+
+func (c *coreCommits) isIdle() bool { return !c.inFlight && len(c.queue) == 0 }
+
+// whenIdle calls f when no commit is under way or waits.
+func (c *coreCommits) whenIdle(f func()) {
+	if c.isIdle() {
+		f()
+		return
+	}
+	c.idle = append(c.idle, f)
+}
+
+// refuse fails all commits that wait, because there's no coordinator that would take them.
+func (c *coreCommits) refuse(err error) {
+	kept := 0
+	if c.inFlight {
+		kept = 1
+	}
+	failed := c.queue[kept:]
+	c.queue = c.queue[:kept:kept]
+	for _, p := range failed {
+		p.then(err)
 	}
 }
 

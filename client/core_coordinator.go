@@ -42,7 +42,10 @@ func (c *coreCoordinator) tick() {
 			c.retryAt = c.k.now.Add(c.k.backoff(c.failures))
 			c.failures++
 			if !Retriable(err) {
-				c.k.emit(effectError{fmt.Errorf("find the coordinator of group %q: %w", c.k.o.Group, err), true})
+				err = fmt.Errorf("find the coordinator of group %q: %w", c.k.o.Group, err)
+				c.k.emit(effectError{err, true})
+				c.k.commits.refuse(err)
+				c.k.offsets.refuse(err)
 			}
 			return
 		}

@@ -21,13 +21,15 @@ type coreFetch struct {
 	nodes    map[int32]*fetchNode
 	buffered int // bytes fetched and not consumed
 	reserved int // bytes that requests under way may bring
+	asked    uint64
 }
 
 // fetchNode is a broker and the session with it.
 type fetchNode struct {
 	inFlight bool
-	id       int32 // of the session, 0 without one
-	epoch    int32 // of the next request; 0 begins a session
+	asked    uint64 // the number of the last request: who has waited longest goes first
+	id       int32  // of the session, 0 without one
+	epoch    int32  // of the next request; 0 begins a session
 	parts    map[TopicPartition]sessionPart
 	names    map[UUID]string
 	retry    retryTimer
@@ -78,13 +80,18 @@ func (f *coreFetch) tick() {
 		}
 		wants[node] = append(wants[node], fetchWant{p, t, mp.LeaderEpoch})
 	}
-	for _, node := range sortedKeys(wants) {
-		ws := wants[node]
-		n := f.nodes[node]
-		if n == nil {
-			n = &fetchNode{}
-			f.nodes[node] = n
+	nodes := sortedKeys(wants)
+	for _, node := range nodes {
+		if f.nodes[node] == nil {
+			f.nodes[node] = &fetchNode{}
 		}
+	}
+	// Brokers share the room: one that has nothing, and is asked again and again, must not keep it from the others.
+	slices.SortStableFunc(nodes, func(a, b int32) int { return cmp.Compare(f.nodes[a].asked, f.nodes[b].asked) })
+	least := min(int(k.o.PartitionBytes), k.o.BufferBytes/4)
+	share := max(least, k.o.BufferBytes/max(1, len(nodes)))
+	for _, node := range nodes {
+		ws, n := wants[node], f.nodes[node]
 		if n.inFlight || !n.retry.due(k) {
 			continue
 		}
@@ -95,13 +102,13 @@ func (f *coreFetch) tick() {
 			}
 		}
 		room := k.o.BufferBytes - f.buffered - f.reserved
-		if least := min(int(k.o.PartitionBytes), k.o.BufferBytes/4); room < least {
+		if room < least {
 			if f.buffered+f.reserved > 0 {
 				continue
 			}
 			room = least
 		}
-		f.ask(node, n, ws, min(int(k.o.MaxBytes), room))
+		f.ask(node, n, ws, min(int(k.o.MaxBytes), room, share, len(ws)*int(k.o.PartitionBytes)))
 	}
 }
 
@@ -153,7 +160,8 @@ func (f *coreFetch) ask(node int32, n *fetchNode, ws []fetchWant, maxBytes int) 
 	if !full {
 		f.forget(n, req, now)
 	}
-	n.inFlight = true
+	f.asked++
+	n.inFlight, n.asked = true, f.asked
 	f.reserved += maxBytes
 	k.send(send, func(resp kmsg.Response, err error) {
 		n.inFlight = false
@@ -283,6 +291,16 @@ func (f *coreFetch) takePart(node int32, n *fetchNode, p *part, a *kmsg.FetchRes
 	default:
 		if p.replica == node {
 			p.replica = -1
+		}
+		if code, _ := Code(err); code == UnknownServerError.Code || code == topicAuthorizationFailed {
+			// Neither lasts for ever: a broker may have been stumbling, and a rule may be added.
+			if code == topicAuthorizationFailed {
+				k.fail(fmt.Errorf("partition %v: %w", p.tp, err))
+			}
+			p.retryAt = k.now.Add(k.backoff(p.failures))
+			p.failures++
+			k.log.Warn("partition can't be read for now", "partition", p.tp.String(), "err", err)
+			return
 		}
 		k.retry(p, err)
 	}

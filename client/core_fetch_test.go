@@ -366,3 +366,73 @@ func TestCommitRetries(t *testing.T) {
 		r.step()
 	}
 }
+
+// Brokers share the buffer: none is kept waiting by others that are asked again and again.
+func TestFetchBrokersTakeTurns(t *testing.T) {
+	t.Parallel()
+	const budget = 4 << 20
+	r := newCoreRig(t, noGroup, func(o *coreOptions) { o.BufferBytes, o.PartitionBytes = budget, 2<<20 })
+	r.leader = func(p int32) int32 { return p + 1 }
+	at := map[TopicPartition]int64{}
+	for p := range int32(4) {
+		at[TopicPartition{"t1", p}] = 100
+		at[TopicPartition{"t2", p}] = 100
+	}
+	r.step(eventAssign{at})
+	under := map[int32]uint64{} // way, by broker
+	asked := map[int32]int{}
+	most := map[int32]int{}
+	take := func() {
+		for {
+			s, ok := taken(r, func(s effectSend) bool { _, is := s.req.(*kmsg.FetchRequest); return is })
+			if !ok {
+				break
+			}
+			under[s.node], most[s.node] = s.id, int(s.req.(*kmsg.FetchRequest).MaxBytes)
+			asked[s.node]++
+		}
+		sum := 0
+		for node := range under {
+			sum += most[node]
+		}
+		if sum > budget {
+			t.Fatalf("requests under way may bring %d bytes", sum)
+		}
+	}
+	take()
+	for range 20 {
+		node := sortedKeys(under)[0]
+		id := under[node]
+		delete(under, node)
+		r.answerFetch(id, 7, nil)
+		take()
+	}
+	for node := int32(1); node <= 4; node++ {
+		if asked[node] == 0 {
+			t.Errorf("broker %d was never asked: %v", node, asked)
+		}
+	}
+}
+
+// What may pass is tried again: a broker that stumbles, and a partition that may not be read yet, of which Poll tells each time.
+func TestFetchRefusedForNow(t *testing.T) {
+	t.Parallel()
+	for code, told := range map[int16]int{UnknownServerError.Code: 0, topicAuthorizationFailed: 2} {
+		r := reading(t, 1)
+		n := 0
+		for range 2 {
+			_, id := sent[*kmsg.FetchRequest](r)
+			r.answerFetch(id, 0, map[int32]fetchAnswer{0: withError(code)})
+			for _, ok := taken[effectError](r, nil); ok; _, ok = taken[effectError](r, nil) {
+				n++
+			}
+			notSent[*kmsg.FetchRequest](r)
+			r.advance(2 * time.Second)
+		}
+		_, id := sent[*kmsg.FetchRequest](r)
+		r.answerFetch(id, 0, map[int32]fetchAnswer{0: withRecords(records(t, 100, 5), 105)})
+		if d := r.data(); d.from != 100 || n != told {
+			t.Errorf("code %d: %+v, told %d times", code, d, n)
+		}
+	}
+}

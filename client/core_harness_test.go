@@ -22,6 +22,9 @@ type coreRig struct {
 	effects []any // not yet looked at
 	wake    time.Time
 	states  []string // "X to Y" of a member
+	// leader of a partition, if it isn't broker 1; silent leaves everything to the test.
+	leader func(partition int32) int32
+	silent bool
 }
 
 // stateLog hears of a member's transitions.
@@ -61,7 +64,7 @@ func (r *coreRig) step(events ...any) {
 	effects, wake := r.k.step(r.now, events...)
 	r.wake = wake
 	for _, e := range effects {
-		if s, ok := e.(effectSend); ok {
+		if s, ok := e.(effectSend); ok && !r.silent {
 			if resp := r.routine(s.req); resp != nil {
 				defer r.step(eventResponse{s.id, resp, nil})
 				continue
@@ -83,7 +86,11 @@ func (r *coreRig) routine(req kmsg.Request) kmsg.Response {
 			name := fmt.Sprintf("t%d", n)
 			t := kmsg.MetadataResponseTopic{Topic: &name, TopicID: topicID(n)}
 			for p := range int32(4) {
-				t.Partitions = append(t.Partitions, kmsg.MetadataResponseTopicPartition{Partition: p, Leader: 1, LeaderEpoch: 5})
+				leader := int32(1)
+				if r.leader != nil {
+					leader = r.leader(p)
+				}
+				t.Partitions = append(t.Partitions, kmsg.MetadataResponseTopicPartition{Partition: p, Leader: leader, LeaderEpoch: 5})
 			}
 			resp.Topics = append(resp.Topics, t)
 		}

@@ -2,6 +2,7 @@ package client
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -163,6 +164,16 @@ func (o *coreOffsets) committed(e eventCommitted) {
 		return
 	}
 	o.queries = append(o.queries, &committedQuery{ticket: e.ticket, tps: e.tps})
+}
+
+// refuse fails the caller's questions that wait, because there's no coordinator that would answer.
+func (o *coreOffsets) refuse(err error) {
+	o.queries = slices.DeleteFunc(o.queries, func(q *committedQuery) bool {
+		if !q.sent {
+			o.k.emit(effectDone{q.ticket, err})
+		}
+		return !q.sent
+	})
 }
 
 func (o *coreOffsets) askQueries() {

@@ -588,17 +588,16 @@ func (p *Producer) split(b *batch) [2]*batch {
 	return out
 }
 
-// finish takes a batch off the books. mu is held; whoever calls tells its records afterwards, without mu.
+// finish gives a batch's room back. mu is held; whoever calls tells its records afterwards, without mu.
 func (p *Producer) finish(b *batch) {
 	p.buffered -= b.size
-	delete(p.batches, b)
 	if p.blocked > 0 {
 		close(p.room)
 		p.room = make(chan struct{})
 	}
 }
 
-// tell calls a batch's callbacks.
+// tell calls a batch's callbacks and takes it off the books: whoever flushes waits for them.
 func (p *Producer) tell(b *batch, offset, appendTime int64, err error) {
 	for i := range b.records {
 		r := b.records[i].r
@@ -621,6 +620,7 @@ func (p *Producer) tell(b *batch, offset, appendTime int64, err error) {
 		p.free = append(p.free, b.builder)
 	}
 	b.builder, b.built, b.records = nil, nil, nil
+	delete(p.batches, b)
 	p.mu.Unlock()
 	close(b.done)
 }

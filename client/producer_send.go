@@ -486,7 +486,7 @@ func (p *Producer) settle(q *partitionQueue, b *batch, err error, hinted bool) (
 	}
 	late := !now.Before(b.born.Add(p.o.DeliveryTimeout))
 	code, known := Code(err)
-	if known && (code == MessageTooLarge.Code || code == recordListTooLarge) && len(b.records) > 1 && !late {
+	if known && (code == MessageTooLarge.Code || code == recordListTooLarge) && len(b.records) > 1 && !late && p.ctx.Err() == nil {
 		halves := p.split(b)
 		p.takeBack(q, halves[1])
 		p.takeBack(q, halves[0])
