@@ -298,7 +298,22 @@ type simNode struct {
 
 func (n *simNode) Now() time.Time { return time.Now().Add(time.Duration(n.skew.Load())) }
 
+// simOut is what happens, which coordinators tell from goroutines of their own.
+type simOut struct {
+	mu sync.Mutex
+	to io.Writer
+}
+
+func (o *simOut) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.to.Write(b)
+}
+
 func newSimulation(seed uint64, out io.Writer) *simulation {
+	if out != nil {
+		out = &simOut{to: out}
+	}
 	s := &simulation{
 		seed: seed, rand: rand.New(rand.NewPCG(seed, 848)), out: out, begun: time.Now(),
 		cfg: DefaultConfig(), topics: world{img: metadata.EmptyImage()}, acked: map[groupPartition]int64{}, removed: map[groupPartition]time.Duration{},
