@@ -393,15 +393,22 @@ func (u *streamsUpdate) note() error {
 		if say.list == nil {
 			continue
 		}
-		*say.to = make(taskPositions, len(say.list))
+		// Differs from Kafka, which keeps whatever a member says: only what is about tasks that there are is kept, or one request
+		// could fill the memory.
+		*say.to = make(taskPositions)
+		said := make(map[taskID]bool, len(say.list))
 		for i := range say.list {
 			t := &say.list[i]
-			id := taskID{strings.Clone(t.SubtopologyID), t.Partition}
-			if _, twice := (*say.to)[id]; twice {
+			id := taskID{t.SubtopologyID, t.Partition}
+			if said[id] {
 				return api.WithMessage(api.ErrInvalidRequest,
 					"Task offsets contain a duplicate entry for subtopology %s and partition %d.", id.subtopology, id.partition)
 			}
-			(*say.to)[id] = t.Offset
+			said[id] = true
+			if s := u.configured.find(id.subtopology); u.configured.ready() && s != nil && id.partition >= 0 && int(id.partition) < s.tasks {
+				id.subtopology = s.of.SubtopologyID
+				(*say.to)[id] = t.Offset
+			}
 		}
 	}
 	u.g.positions[u.member.id] = &told

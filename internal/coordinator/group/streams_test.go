@@ -501,6 +501,29 @@ func TestStreamsChangeSeenByRefused(t *testing.T) {
 	}
 }
 
+// What members say of tasks that there aren't is not kept.
+func TestStreamsTaskOffsets(t *testing.T) {
+	p := play{newMachine(), t}
+	p.cfg.Streams.InitialDelay = 0
+	p.topics(map[string]int{"lines": 2, "words": 2, "counts": 2})
+	p.beat(streamsJoin("g", "a", "p"))
+	r := streamsJoin("g", "a", "p")
+	for _, sub := range []string{"0", "1", "2"} {
+		for n := int32(-1); n <= 2; n++ {
+			r.TaskOffsets = append(r.TaskOffsets, kmsg.TaskOffset{SubtopologyID: sub, Partition: n, Offset: 7})
+		}
+	}
+	p.beat(r)
+	g, _ := p.core.groups.Get("g")
+	var kept []string
+	for _, o := range g.(*streamsGroup).positions["a"].now.list() {
+		kept = append(kept, fmt.Sprintf("%s_%d", o.SubtopologyID, o.Partition))
+	}
+	if want := []string{"0_0", "0_1", "1_0", "1_1"}; !slices.Equal(kept, want) {
+		t.Errorf("kept %v, want %v", kept, want)
+	}
+}
+
 // Offsets of a streams group are guarded by its members' epochs, and by the tasks that they have had since.
 func TestStreamsOffsetChecks(t *testing.T) {
 	p := play{newMachine(), t}
