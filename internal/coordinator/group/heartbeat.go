@@ -114,7 +114,8 @@ func (c *core) consumerHeartbeat(ctx *Context, r *kmsg.ConsumerGroupHeartbeatReq
 	resp.HeartbeatIntervalMillis = int32(c.settings(r.Group).HeartbeatInterval.Milliseconds())
 	// Who says everything, perhaps because an answer was lost, is told everything.
 	full := r.RebalanceTimeoutMillis != -1 && (r.SubscribedTopicNames != nil || r.SubscribedTopicRegex != nil) && r.Topics != nil
-	if joins || full || !u.old.assigned.equal(u.member.assigned) {
+	// Differs from Kafka as to lacks: an answer may be lost without the client's noticing, if a request of its comes twice.
+	if joins || full || u.lacks() || !u.old.assigned.equal(u.member.assigned) {
 		resp.Assignment = &kmsg.ConsumerGroupHeartbeatResponseAssignment{
 			Topics: make([]kmsg.ConsumerGroupHeartbeatResponseAssignmentTopic, len(u.member.assigned)),
 		}
@@ -123,6 +124,22 @@ func (c *core) consumerHeartbeat(ctx *Context, r *kmsg.ConsumerGroupHeartbeatReq
 		}
 	}
 	return result{Records: u.records}, resp, nil
+}
+
+// lacks says whether the member says what it has and that isn't all that it was told to take.
+func (u *memberUpdate) lacks() bool {
+	if u.owned == nil {
+		return false
+	}
+	n := 0
+	for i := range u.owned {
+		for _, p := range u.owned[i].Partitions {
+			if u.old.assigned.has(u.owned[i].TopicID, p) {
+				n++
+			}
+		}
+	}
+	return n < u.old.assigned.count()
 }
 
 func copyString(s *string) *string {

@@ -274,6 +274,7 @@ func TestSimReplays(t *testing.T) {
 // Seeds that have found something once. What they did then they may not do any more when the simulation has changed.
 func TestSimRegressions(t *testing.T) {
 	for _, seed := range []uint64{
+		5354,  // a join that came twice was assigned partitions the second time, and nobody was told
 		10825, // the leader of a classic group didn't see that a topic had come while it was away
 		16621, // the log was compacted before the reference had seen it
 	} {
