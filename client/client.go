@@ -53,6 +53,8 @@ type Options struct {
 	MaxResponseBytes int
 	// MetadataMaxAge is how long what is known of a topic is believed without a failure. Default 5 min.
 	MetadataMaxAge time.Duration
+	// Hooks, if set, hear of every request.
+	Hooks Hooks
 	// Rand draws jitter and partitions. Default is seeded at random.
 	Rand *rand.Rand
 }

@@ -29,6 +29,8 @@ type conn struct {
 	nc       net.Conn
 	in       *bufio.Reader
 	addr     string
+	id       int32 // of the node; set before others see the conn
+	hooks    hooks
 	largest  int // response
 	clientID string
 	node     *nodeState
@@ -56,6 +58,7 @@ type call struct {
 	header   bool // the answer's header has tags
 	deadline time.Time
 	reply    chan reply // buffered
+	trace    *RequestTrace
 }
 
 type reply struct {
@@ -67,7 +70,7 @@ type reply struct {
 func newConn(nc net.Conn, addr string, node *nodeState, o *Options) *conn {
 	return &conn{
 		nc: nc, in: bufio.NewReaderSize(nc, 16<<10), addr: addr, node: node, largest: o.MaxResponseBytes, clientID: o.ClientID,
-		format: kmsg.NewRequestFormatter(kmsg.FormatterClientID(o.ClientID)),
+		hooks: hooks{o.Hooks}, format: kmsg.NewRequestFormatter(kmsg.FormatterClientID(o.ClientID)),
 	}
 }
 
@@ -87,6 +90,31 @@ func (c *conn) send(req kmsg.Request, timeout time.Duration, noReply bool) (*cal
 	}
 	k.id = c.next
 	c.next++
+	c.mu.Unlock()
+	size := 0
+	p, inParts := req.(*kmsg.ProduceRequest)
+	if inParts = inParts && p.IsFlexible(); inParts {
+		c.buf, c.parts = produceParts(c.buf, c.parts[:0], p, c.clientID, k.id)
+		for _, b := range c.parts {
+			size += len(b)
+		}
+	} else {
+		c.buf = c.format.AppendRequest(c.buf[:0], req, k.id)
+		size = len(c.buf)
+	}
+	if c.hooks.Hooks != nil {
+		k.trace = &RequestTrace{
+			Node: c.id, Addr: c.addr, API: kmsg.NameForKey(req.Key()), Version: req.GetVersion(), Sent: time.Now(), RequestBytes: size,
+		}
+		c.hooks.RequestSent(k.trace)
+	}
+	c.mu.Lock()
+	if c.err != nil {
+		err := c.err
+		c.mu.Unlock()
+		c.hooks.answered(k.trace, 0, err)
+		return nil, err
+	}
 	if noReply {
 		k.reply <- reply{}
 	} else {
@@ -98,14 +126,15 @@ func (c *conn) send(req kmsg.Request, timeout time.Duration, noReply bool) (*cal
 	c.mu.Unlock()
 	c.nc.SetWriteDeadline(k.deadline)
 	var err error
-	if p, ok := req.(*kmsg.ProduceRequest); ok && p.IsFlexible() {
-		c.buf, c.parts = produceParts(c.buf, c.parts[:0], p, c.clientID, k.id)
+	if inParts {
 		parts := c.parts
 		_, err = parts.WriteTo(c.nc)
 		clear(c.parts)
 	} else {
-		c.buf = c.format.AppendRequest(c.buf[:0], req, k.id)
 		_, err = c.nc.Write(c.buf)
+	}
+	if noReply {
+		c.hooks.answered(k.trace, 0, err)
 	}
 	if err != nil {
 		c.fail(&errConn{"write to", c.addr, err})
@@ -191,6 +220,7 @@ func (c *conn) read() {
 		}
 		last := c.retired && len(c.pending) == 0
 		c.mu.Unlock()
+		c.hooks.answered(k.trace, len(body)+len(head), nil)
 		if k.header {
 			var ok bool
 			if body, ok = skipTags(body); !ok {
@@ -267,6 +297,7 @@ func (c *conn) fail(err error) {
 	c.mu.Unlock()
 	c.nc.Close()
 	for _, k := range pending {
+		c.hooks.answered(k.trace, 0, err)
 		k.reply <- reply{err: err}
 	}
 }

@@ -12,6 +12,7 @@
 //
 //	errors.go          *Error with Kafka's code, and whether a retry may help
 //	conn.go            one connection: pipelined, versions negotiated (KIP-511)
+//	hooks.go           what metrics and traces are made of
 //	sasl.go, tls.go    PLAIN, SCRAM, OAUTHBEARER; TLS
 //	pool.go            connections by broker and purpose, dialled on demand with backoff
 //	request.go         send to any broker, to one, or to a coordinator; retries

@@ -231,6 +231,7 @@ func (p *pool) dial(k connKey, s *slot, addr string) {
 		err = &errConn{"connect to", addr, err}
 	} else {
 		c = newConn(nc, addr, p.node(k.node), p.o)
+		c.id = k.node
 		p.wg.Go(c.read)
 		err = c.negotiate(ctx, p.o.ConnectTimeout)
 		if err == nil && p.o.SASL != nil {
