@@ -135,7 +135,12 @@ func (p *Partition) Read(spec FetchSpec, by *Reader, limits ReadLimits, res *Fet
 		return
 	}
 	res.HighWatermark, res.LastStableOffset, res.LogStartOffset = data.HighWatermark, data.LastStableOffset, data.LogStartOffset
-	res.Slice, res.Aborted, res.logEnd = data.Slice, data.Aborted, data.LogEndOffset
+	if res.logEnd = data.LogEndOffset; data.FirstBatchIncomplete {
+		// Clients take part of a batch at the end, but not alone: there must be nothing then.
+		data.Slice.Release()
+	} else {
+		res.Slice, res.Aborted = data.Slice, data.Aborted
+	}
 	if by.Follower == NoFollower || by.Again {
 		return
 	}
