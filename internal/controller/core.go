@@ -389,13 +389,12 @@ func (c *Core) HandleLeaderChange(now time.Time, leader, epoch int32) {
 	}
 	c.now = now
 	mine := leader == c.opts.NodeID
-	switch {
-	case c.Active() && mine:
-		c.epoch = epoch
-	case c.Active():
+	if c.Active() && (!mine || epoch != c.epoch) {
+		// Also when it leads again: others may have led in between.
 		c.opts.Logger.Info("no longer the active controller", "epoch", c.epoch, "leader", leader, "leader_epoch", epoch, "offset", c.stable)
 		c.renounce()
-	case mine:
+	}
+	if mine && !c.Active() && !c.dead {
 		c.claim(epoch)
 	}
 }

@@ -166,6 +166,26 @@ func TestLostLeadershipLeavesNoTrace(t *testing.T) {
 	}
 }
 
+// TestLeadingAgainIsLosingFirst: who hears of a later epoch of its own has lost the one before, with all that wasn't committed.
+func TestLeadingAgainIsLosingFirst(t *testing.T) {
+	w := newWorld(t, nil)
+	w.lead()
+	w.up(1, 2)
+	w.hold = true
+	var codes []int16
+	w.send(createRequest("gone", 2, 2), func(resp kmsg.Response, err error) { codes = append(codes, api.CodeOf(err)) })
+	w.log.cut()
+	w.hold = false
+	w.lead()
+	if want := []int16{41}; !slices.Equal(codes, want) {
+		t.Errorf("codes %v, want %v", codes, want)
+	}
+	w.create("gone", 2, 2)
+	if got, want := w.core.Dump(), w.replayed(w.log.batches).Dump(); got != want {
+		t.Errorf("replayed state differs:\n%s", diff(got, want))
+	}
+}
+
 // TestBootstrapIsWrittenAgainWhenItWasLost: leadership lost before the first transaction was committed, or with only its
 // beginning committed.
 func TestBootstrapIsWrittenAgainWhenItWasLost(t *testing.T) {

@@ -222,6 +222,13 @@ func (f *feed) handOver(s *subscription) (moved bool, err error) {
 		}
 	}
 	f.mu.Unlock()
+	// Who was told that it leads, and leads again, has lost the epoch in between, and with it what it thought to be written. It
+	// must know before it hears of anything that was committed since, or it takes that for its own.
+	if s.told.EpochStart >= 0 && leader.EpochStart >= 0 && leader != s.told {
+		s.told = LeaderChanged{LeaderAndEpoch: LeaderAndEpoch{NoLeader, leader.Epoch}, EpochStart: -1}
+		s.l.HandleLeaderChange(s.told.LeaderAndEpoch)
+		return true, nil
+	}
 	// A leader's listener learns that it leads when it has had everything from before its epoch and the epoch's first record
 	// is committed.
 	if leader != s.told && (leader.EpochStart < 0 || next > leader.EpochStart) {

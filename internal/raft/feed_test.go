@@ -1,6 +1,7 @@
 package raft
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -52,5 +53,57 @@ func TestFeedReadsWhatOthersWroteBetweenItsOwn(t *testing.T) {
 	}
 	if want := []int64{0, 1, 2, 3, 4, 5}; !slices.Equal(*got, want) {
 		t.Errorf("the listener got batches at %v, want %v", *got, want)
+	}
+}
+
+// told is a listener that notes all that it hears.
+type told []string
+
+func (o *told) HandleCommit(b CommittedBatch)  { *o = append(*o, fmt.Sprint("commit ", b.BaseOffset)) }
+func (o *told) HandleSnapshot(*SnapshotReader) {}
+func (o *told) HandleLeaderChange(l LeaderAndEpoch) {
+	*o = append(*o, fmt.Sprintf("leader %d in %d", l.LeaderID, l.Epoch))
+}
+func (o *told) BeginShutdown() {}
+
+// A node leads, loses its epoch to another, and leads again before its listener has heard of it: the listener must know that it lost
+// before it gets what was committed since, which is not what it has written.
+func TestFeedTellsOfALostEpochFirst(t *testing.T) {
+	l := &memLog{}
+	builder := record.NewBuilder(record.BuilderOptions{}.NoProducer())
+	for i := range int64(4) {
+		b, err := dataBatch(builder, i, int32(1+i), 0, []message.Versioned{feature("x", 1)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Append(slices.Clone(b)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := newFeed(&store{log: l}, nil)
+	got := &told{}
+	s := newSubscription(got)
+	f.listeners = append(f.listeners, s)
+	hear := func() {
+		for {
+			moved, err := f.handOver(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !moved {
+				return
+			}
+		}
+	}
+	f.leaderChanged(LeaderChanged{LeaderAndEpoch: LeaderAndEpoch{7, 1}, EpochStart: 0})
+	f.committed(1)
+	hear()
+	f.leaderChanged(LeaderChanged{LeaderAndEpoch: LeaderAndEpoch{8, 2}, EpochStart: -1})
+	f.leaderChanged(LeaderChanged{LeaderAndEpoch: LeaderAndEpoch{7, 4}, EpochStart: 3})
+	f.committed(4)
+	hear()
+	want := []string{"commit 0", "leader 7 in 1", "leader -1 in 4", "commit 1", "commit 2", "commit 3", "leader 7 in 4"}
+	if !slices.Equal(*got, want) {
+		t.Errorf("heard %q, want %q", *got, want)
 	}
 }

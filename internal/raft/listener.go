@@ -14,7 +14,9 @@ type Listener interface {
 	// HandleSnapshot replaces all that was handed over before by a snapshot. The reader is valid during the call.
 	HandleSnapshot(r *SnapshotReader)
 	// HandleLeaderChange says that leader or epoch changed. A new leader's own listener is told that it leads only after all
-	// the batches before its epoch were handed over, so that it may start to decide at once.
+	// the batches before its epoch were handed over, so that it may start to decide at once; and that it does no longer, before
+	// any batch that was committed since, also when it leads a later epoch by then. Other changes may be passed over when the
+	// listener takes its time.
 	HandleLeaderChange(l LeaderAndEpoch)
 	// BeginShutdown says that the node is stopping; it is the last call.
 	BeginShutdown()
