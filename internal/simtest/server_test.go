@@ -341,8 +341,8 @@ func (*dataPublisher) Name() string { return "replicas" }
 
 func (d *dataPublisher) Publish(delta *metadata.Delta, img *metadata.Image, _ metadata.Manifest) {
 	s := d.s
-	s.stale = true
 	s.m.Publish(delta, img)
+	s.stale = true // afterwards: on the way there, what waits is answered, and looked at
 	if delta.Cluster == nil {
 		return
 	}
