@@ -438,9 +438,8 @@ func (s *server) check() {
 		return
 	}
 	l, n := s.w.ledger, s.p.n
-	if s.stale {
-		s.stale = false
-		s.parts = s.m.All()
+	if parts := s.m.All(); !slices.Equal(parts, s.parts) {
+		s.parts = parts
 		for _, h := range l.order {
 			if h.copies[n.id] == nil {
 				continue

@@ -73,8 +73,7 @@ type server struct {
 	life   *gbroker.LifecycleCore
 	logs   *log.Manager
 	m      *replica.Manager
-	parts  []*replica.Partition // that are online, by topic id and partition
-	stale  bool                 // parts must be listed anew
+	parts  []*replica.Partition // that were online at the last check
 	beatAt time.Time            // when the lifecycle is to be asked next
 	moving map[assigned]placed
 	told   bool // the assigner has a request under way
@@ -342,7 +341,6 @@ func (*dataPublisher) Name() string { return "replicas" }
 func (d *dataPublisher) Publish(delta *metadata.Delta, img *metadata.Image, _ metadata.Manifest) {
 	s := d.s
 	s.m.Publish(delta, img)
-	s.stale = true // afterwards: on the way there, what waits is answered, and looked at
 	if delta.Cluster == nil {
 		return
 	}
@@ -371,7 +369,6 @@ func (s *server) dirFailed(dir string, err error) {
 		return // FailDirectory finds nothing before there are replicas
 	}
 	s.m.FailDirectory(dir)
-	s.stale = true
 	for _, d := range s.logs.Dirs() {
 		if d.Offline == nil {
 			return
