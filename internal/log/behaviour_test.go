@@ -916,9 +916,28 @@ func TestHighWatermarkCheckpoint(t *testing.T) {
 	writeFile(w.fs, "/data/"+highWatermarkFile, []byte("0\n1\na 0 5000\n"), true)
 	w.abandon()
 	w.open()
-	if hw := w.m.Log(l.tp).HighWatermark(); hw != 5 {
+	l = w.m.Log(l.tp)
+	if hw := l.HighWatermark(); hw != 5 {
 		t.Errorf("high watermark %d, want 5", hw)
 	}
+	// Nobody has committed what is appended next.
+	again := func(want int64) {
+		t.Helper()
+		if _, err := l.Append(batch(w.now(), "x"), AppendOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		w.abandon()
+		w.open()
+		l = w.m.Log(l.tp)
+		if hw := l.HighWatermark(); hw != want {
+			t.Errorf("high watermark %d of a log to %d, want %d", hw, l.EndOffset(), want)
+		}
+	}
+	again(5)
+	if err := l.TruncateTo(2); err != nil {
+		t.Fatal(err)
+	}
+	again(2)
 }
 
 // A segment that was not synced before a crash may be empty, and those behind it not. The metadata log has no gaps: it ends there.

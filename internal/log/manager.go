@@ -427,6 +427,10 @@ func (m *Manager) loadDir(ctx context.Context, d *logDir) error {
 	if err := firstFatal.Load(); err != nil {
 		return *err
 	}
+	if slices.ContainsFunc(d.each(false), func(l *Log) bool { return known.hws[l.tp] > l.HighWatermark() }) {
+		// It was of records that a crash took, and would be believed of what is appended in their place.
+		m.warn(d.checkpointHighWatermarks(), "checkpoint high watermarks")
+	}
 	if d.offline() == nil {
 		m.e.logger.Info("log directory loaded", "dir", d.path, "logs", len(work), "clean", d.clean,
 			"recovered_bytes", p.now.RecoveredBytes, "took", m.e.clock.Now().Sub(began))

@@ -10,6 +10,19 @@ func (l *Log) TruncateTo(offset int64) error {
 	if err := l.lowerRecovery(offset); err != nil {
 		return err
 	}
+	was := l.HighWatermark()
+	if err := l.truncateTo(offset); err != nil {
+		return err
+	}
+	if l.parent == nil || l.HighWatermark() >= was {
+		return nil
+	}
+	// A high watermark on disk that belongs to what is gone would be believed of what is appended from now on.
+	l.parent.hwDirty.Store(true)
+	return l.ioError("checkpoint a truncation of", l.parent.checkpointHighWatermarks())
+}
+
+func (l *Log) truncateTo(offset int64) error {
 	l.mu.Lock()
 	defer l.unlock()
 	if err := l.usable(); err != nil {
