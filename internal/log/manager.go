@@ -370,6 +370,13 @@ func (m *Manager) loadDir(ctx context.Context, d *logDir) error {
 		d.fail(err)
 		return nil
 	}
+	if !d.clean && len(entries) > 0 {
+		// Names that a process has given and not made durable before it was killed must not go back on a power failure.
+		if err := m.e.fs.SyncDir(d.path); err != nil {
+			d.fail(err)
+			return nil
+		}
+	}
 	var work []loading
 	for _, e := range entries {
 		name := e.Name()
@@ -427,6 +434,7 @@ func (m *Manager) loadDir(ctx context.Context, d *logDir) error {
 	if err := firstFatal.Load(); err != nil {
 		return *err
 	}
+	d.noteLines(&known)
 	if slices.ContainsFunc(d.each(false), func(l *Log) bool { return known.hws[l.tp] > l.HighWatermark() }) {
 		// It was of records that a crash took, and would be believed of what is appended in their place.
 		m.warn(d.checkpointHighWatermarks(), "checkpoint high watermarks")
@@ -564,6 +572,20 @@ func (d *logDir) noteStaleLocked(tp TopicPartition) {
 	d.cleanerDirty.Store(true)
 }
 
+// noteLines notes the lines of the checkpoints that were read and are of no log here: of replicas that were deleted, or set aside,
+// shortly before the process ended.
+func (d *logDir) noteLines(known *checkpoints) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, lines := range []map[TopicPartition]int64{known.points, known.starts, known.hws, known.cleaned} {
+		for tp := range lines {
+			if d.logs[tp] == nil && d.futures[tp] == nil && tp.Topic != MetadataTopic {
+				d.noteStaleLocked(tp)
+			}
+		}
+	}
+}
+
 // Log is the partition's log, nil when the node has none (or its directory is offline).
 func (m *Manager) Log(tp TopicPartition) *Log {
 	if l, ok := m.logs.Load(tp); ok {
@@ -606,6 +628,7 @@ func (m *Manager) GetOrCreateIn(tp TopicPartition, topicID uuid.UUID, cfg Config
 	if d == nil {
 		return nil, &storageError{fmt.Errorf("create %s: no log directory is online", tp)}
 	}
+	m.settleNames(tp, d)
 	if err := d.settle(tp); err != nil {
 		return nil, &storageError{fmt.Errorf("create %s: %w", tp, err)}
 	}
@@ -626,6 +649,22 @@ func (m *Manager) GetOrCreateIn(tp TopicPartition, topicID uuid.UUID, cfg Config
 	delete(m.preferred, tp)
 	m.bg.identityLater(l)
 	return l, nil
+}
+
+// settleNames makes durable that earlier replicas of the partition have lost their names in other directories than d: one that had
+// it again after a power failure would be a second one of the partition.
+func (m *Manager) settleNames(tp TopicPartition, d *logDir) {
+	for _, o := range m.dirs {
+		o.mu.Lock()
+		stale := o.stale[tp]
+		o.mu.Unlock()
+		if o == d || !stale || o.offline() != nil {
+			continue
+		}
+		if err := m.e.fs.SyncDir(o.path); err != nil && !passing(err) {
+			o.fail(fmt.Errorf("sync %s: %w", o.path, err))
+		}
+	}
 }
 
 func (m *Manager) adoptTopicID(l *Log, id uuid.UUID) error {

@@ -62,7 +62,8 @@ func (l *Log) recover(point, firstDirty int64, progress func(total, done int64))
 			break
 		}
 		if i > first {
-			if err := l.writeSnapshot(s.base, syncNone); err != nil {
+			// Without it, which a full disk may have no room for, a load begins with an older one.
+			if err := l.writeSnapshot(s.base, syncNone); err != nil && !isFull(err) {
 				return err
 			}
 		}
@@ -77,7 +78,8 @@ func (l *Log) recover(point, firstDirty int64, progress func(total, done int64))
 		end = position{offset: next, seg: s, pos: valid}
 		s.size.Store(valid)
 		if i < len(segs)-1 || valid < size {
-			if err := s.seal(fc); err != nil {
+			// On a full disk the indexes stay in memory; the first flush, which the recovery point waits for, writes them.
+			if err := s.seal(fc); err != nil && !isFull(err) {
 				return err
 			}
 		}
@@ -235,13 +237,13 @@ func (l *Log) sound(e record.Entry, s *segment, next int64) error {
 	return nil
 }
 
-// recoverBatch enters a sound batch into indexes, epochs and producers.
+// recoverBatch enters a sound batch into indexes, epochs and producers. What a full disk has no room for stays in memory.
 func (l *Log) recoverBatch(e record.Entry, s *segment, at, interval int64) error {
 	if s.firstTs == unknownTs && at == 0 {
 		s.firstTs = e.MaxTimestamp()
 	}
 	s.raiseTimestamp(e.MaxTimestamp(), e.LastOffset())
-	if err := s.addIndex(l.e.files, interval, e.LastOffset(), at, int64(len(e))); err != nil {
+	if err := s.addIndex(l.e.files, interval, e.LastOffset(), at, int64(len(e))); err != nil && !isFull(err) {
 		return err
 	}
 	if e.Magic() != 2 {
@@ -257,7 +259,7 @@ func (l *Log) recoverBatch(e record.Entry, s *segment, at, interval int64) error
 		return nil
 	}
 	for _, t := range l.replayBatch(b, s, at) {
-		if err := s.txns.append(s.txnEnv(l.e.files), t); err != nil {
+		if err := s.txns.append(s.txnEnv(l.e.files), t); err != nil && !isFull(err) {
 			return err
 		}
 	}
