@@ -460,7 +460,8 @@ func (s *server) check() {
 			c = &logCopy{seqs: map[int64]int32{}}
 			h.copies[n.id] = c
 		}
-		if end == c.end() && hw == c.hw {
+		// A new leader says what is left even when nothing moves, since nobody may ever write again, once that is all it has.
+		if end == c.end() && hw == c.hw && !(h.rebase && hw == end && p.IsLeader()) {
 			continue
 		}
 		if start != 0 {
@@ -504,6 +505,9 @@ func (h *history) claim(n *node, c *logCopy, leads bool, epoch int32, from int64
 		h.logf("node %d says that what is committed ends at %d", n.id, h.end())
 	}
 	if h.reset >= 0 {
+		if k := sort.Search(len(c.log), func(i int) bool { return c.log[i].last >= c.hw }); !leads && k > 0 && c.log[k-1].epoch < h.reset {
+			return // it may not know yet what is left: it learns of several elections at once, and may have led before the last of them
+		}
 		from = min(from, h.end()) // it may have known of more before
 	}
 	i := sort.Search(len(c.log), func(i int) bool { return c.log[i].last >= from })

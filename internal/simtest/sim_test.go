@@ -37,6 +37,19 @@ func TestDataSeeds(t *testing.T) {
 	}
 }
 
+// TestDataSeedsOfBefore runs seeds that have failed.
+func TestDataSeedsOfBefore(t *testing.T) {
+	t.Parallel()
+	for _, seed := range []uint64{
+		124163, 124911, 132962, 133890, 135634, // more was written than followers can copy
+		128830, // nothing was written after an unclean election
+	} {
+		if err := newDataWorld(seed, nil).run(); err != nil {
+			t.Errorf("seed %d: %v", seed, err)
+		}
+	}
+}
+
 // runSeeds runs seeds of a level and adds up what they reached.
 func runSeeds(t *testing.T, newWorld func(seed uint64, out io.Writer) *world, seeds uint64) stats {
 	if *seedFlag != 0 {
