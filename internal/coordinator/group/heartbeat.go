@@ -286,13 +286,19 @@ func (u *memberUpdate) findStatic(id, instance string, received int32, joins boo
 	return nil
 }
 
-// checkStatic says why a member isn't the one that an instance id belongs to.
-func checkStatic(m *consumerMember, id, instance string) error {
+func (m *consumerMember) name() string { return m.id }
+func (m *streamsMember) name() string  { return m.id }
+
+// checkStatic says why id isn't the member m that an instance id belongs to, nil if it belongs to none.
+func checkStatic[M interface {
+	*consumerMember | *streamsMember
+	name() string
+}](m M, id, instance string) error {
 	switch {
 	case m == nil:
 		return api.WithMessage(api.ErrUnknownMemberID, "Instance id %s is unknown.", instance)
-	case m.id != id:
-		return api.WithMessage(api.ErrFencedInstanceID, "Static member %s with instance id %s was fenced by member %s.", id, instance, m.id)
+	case m.name() != id:
+		return api.WithMessage(api.ErrFencedInstanceID, "Static member %s with instance id %s was fenced by member %s.", id, instance, m.name())
 	}
 	return nil
 }

@@ -254,24 +254,13 @@ func (u *streamsUpdate) findStatic(joins bool) error {
 		u.old, u.replaces = &n, m.id
 		return nil
 	}
-	if err := checkStaticStreams(m, id, instance); err != nil {
+	if err := checkStatic(m, id, instance); err != nil {
 		return err
 	}
 	if err := u.checkEpoch(m); err != nil {
 		return err
 	}
 	u.old = m
-	return nil
-}
-
-// checkStaticStreams says why a member isn't the one that an instance id belongs to.
-func checkStaticStreams(m *streamsMember, id, instance string) error {
-	switch {
-	case m == nil:
-		return api.WithMessage(api.ErrUnknownMemberID, "Instance id %s is unknown.", instance)
-	case m.id != id:
-		return api.WithMessage(api.ErrFencedInstanceID, "Static member %s with instance id %s was fenced by member %s.", id, instance, m.id)
-	}
 	return nil
 }
 
@@ -664,7 +653,7 @@ func (c *core) streamsLeave(r *kmsg.StreamsGroupHeartbeatRequest) (result, *kmsg
 		m, err = g.member(r.MemberID)
 	} else {
 		m = g.staticMember(*r.InstanceID)
-		err = checkStaticStreams(m, r.MemberID, *r.InstanceID)
+		err = checkStatic(m, r.MemberID, *r.InstanceID)
 	}
 	if err != nil {
 		return result{}, nil, err
